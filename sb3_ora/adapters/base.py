@@ -1,0 +1,148 @@
+"""What all risk adapters have in common: SB3 callbacks that move a policy's risk attitude during training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
+from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
+
+if TYPE_CHECKING:
+    from sb3_ora.iqn.iqn import IQN
+
+
+class RiskAdapter(BaseCallback):
+    """
+    Base of the adapters. Each model has one, whose state is saved with it as plain tensors and values.
+    An adapter's arguments default to None, which stands for the model's argument of the same name.
+
+    :param verbose: verbosity level
+    """
+
+    #: Names of the arguments that may be left to the model, each with the value to use where the model has none
+    defaults: dict[str, Any] = {}  # noqa: RUF012
+    #: Whether it needs the values of every action taken, also of random ones
+    watches_actions = False
+    model: IQN
+
+    def __init__(self, verbose: int = 0):
+        super().__init__(verbose)
+        #: Level of the return distortion at which each environment now acts, (E,); None for the policy's own
+        self.acting_level: np.ndarray | None = None
+        #: Fractions at which the adapter wants the acting quantiles too, (N,)
+        self.tail_taus: th.Tensor | None = None
+        self.bound = False
+        self.options: dict[str, Any] = {}
+        self.unclaimed: dict[str, Any] | None = None
+
+    def bind(self, model: IQN) -> None:
+        """
+        Make this the adapter of a model: settle the arguments and set up the state.
+
+        :param model: the model whose risk attitude it moves
+        :raises ValueError: if an argument differs from the model's
+        """
+        self.model = model
+        self.options = {name: self._settle(model, name, default) for name, default in self.defaults.items()}
+        self._bind()
+        self.bound = True
+
+    def _settle(self, model: IQN, name: str, default: Any) -> Any:
+        mine, theirs = getattr(self, name, None), getattr(model, name, None)
+        if mine is not None and theirs is not None and mine != theirs:
+            raise ValueError(
+                f"{name}={mine!r} of the {type(self).__name__} contradicts {name}={theirs!r} of the {type(model).__name__}: "
+                "give it to the model, or leave one of them out"
+            )
+        return next((value for value in (mine, theirs) if value is not None), default)
+
+    def _bind(self) -> None:
+        """Set up what the adapter learns; the policy exists."""
+
+    def _level_schedule(self) -> Schedule | None:
+        """The schedule of the return distortion's level; None where the adapter sets the level itself."""
+        return self.model.level_schedule
+
+    def _update_level(self) -> None:
+        schedule = self._level_schedule()
+        if schedule is not None:
+            self.model.policy.risk.level = schedule(self.model._current_progress_remaining)
+
+    def _on_training_start(self) -> None:
+        self._update_level()
+
+    def _on_rollout_start(self) -> None:
+        self._update_level()
+
+    def _on_step(self) -> bool:
+        self._update_level()
+        return True
+
+    def record(self) -> None:
+        """Write to the logger, just before it is dumped."""
+        self.model.logger.record("risk/level", self.model.policy.risk.level)
+
+    # State
+
+    def learned_state(self) -> dict[str, Any]:
+        """
+        :return: what the adapter has learned, as tensors and plain values
+        """
+        return {}
+
+    def load_learned_state(self, state: dict[str, Any]) -> None:
+        """
+        :param state: what :meth:`learned_state` returned
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        :return: the adapter's state, as tensors and plain values
+        """
+        return {"kind": type(self).__name__, "learned": self.learned_state()}
+
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
+        """
+        :param state: what :meth:`state_dict` returned; the state of another kind of adapter is kept aside for
+            an adapter of that kind given to ``learn(callback=...)``
+        :param strict: not used: the state is always complete
+        """
+        if state["kind"] == type(self).__name__:
+            self.load_learned_state(state["learned"])
+        else:
+            self.unclaimed = state
+
+    def take_over(self, other: RiskAdapter) -> None:
+        """
+        Continue where another adapter of the model stopped, if it was of the same kind.
+
+        :param other: the adapter before this one
+        """
+        for state in (other.state_dict(), other.unclaimed):
+            if state is not None and state["kind"] == type(self).__name__:
+                self.load_state_dict(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without the model, which would be copied and pickled whole
+        dropped = {"model", "parent", "locals", "globals"}
+        state = {name: value for name, value in self.__dict__.items() if name not in dropped}
+        return {**state, "parent": None, "locals": {}, "globals": {}, "bound": False}
+
+
+def find_adapters(callback: MaybeCallback | Callable) -> list[RiskAdapter]:
+    """
+    :param callback: what a user gives to ``learn``
+    :return: the risk adapters in it, however deep
+    """
+    if isinstance(callback, RiskAdapter):
+        return [callback]
+    if isinstance(callback, CallbackList):
+        callback = callback.callbacks
+    if isinstance(callback, list):
+        return [adapter for part in callback for adapter in find_adapters(part)]
+    if isinstance(callback, EventCallback):
+        return find_adapters(callback.callback)
+    return []

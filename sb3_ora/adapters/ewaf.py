@@ -1,0 +1,189 @@
+from typing import Any
+
+import numpy as np
+import torch as th
+
+from sb3_ora.adapters.base import RiskAdapter
+from sb3_ora.checks import check_choice, check_integer, check_number
+from sb3_ora.risk.ewaf import EWAF, PublishedARTController, tail_variance
+
+SIGNALS = ("tail-variance", "episode-return")
+
+
+class EWAFAdapter(RiskAdapter):
+    """
+    A bandit over levels of the return distortion, by exponentially weighted average forecasting. Two signals:
+
+    - ``"tail-variance"`` (ART, Liu et al. 2022): at every step each environment draws a level, and the level is credited
+      with the fall of the truncated variance of the lower half of the return of the action taken.
+    - ``"episode-return"`` (TOP, Moskovitz et al. 2021): each environment draws a level for an episode, and the level is
+      credited with the rise of the return over the episode that ended before.
+
+    After training, and for ``predict``, the level is that of the most probable arm. Arguments at None are the model's.
+
+    :param signal: "tail-variance" or "episode-return"
+    :param risk_levels: the arms, levels of the model's distortion
+    :param bandit_lr: step size of the weights
+    :param mode: with "tail-variance" only: "sample" draws arms; "published" is the controller of the published ART code,
+        whose level is a weighted mean of two arms and which starts anew in each episode
+    :param sign: with ``mode="sample"``: credit a "falling" variance, or the sign printed in the "paper"
+    :param n_variance_quantiles: number N of the quantiles i/N whose lower half gives the variance
+    :param feedback_window: divide episode feedback by its standard deviation over so many episodes, after subtracting
+        its mean; None for raw feedback
+    :param weight_decay: share of the weights that is forgotten before each update
+    :param verbose: verbosity level
+    """
+
+    defaults = {  # noqa: RUF012
+        "risk_levels": (0.1, 1.0),
+        "bandit_lr": 0.5,
+        "mode": "sample",
+        "sign": "falling",
+        "n_variance_quantiles": 16,
+        "feedback_window": None,
+        "weight_decay": 0.0,
+    }
+
+    def __init__(
+        self,
+        signal: str,
+        risk_levels: tuple[float, ...] | list[float] | None = None,
+        bandit_lr: float | None = None,
+        mode: str | None = None,
+        sign: str | None = None,
+        n_variance_quantiles: int | None = None,
+        feedback_window: int | None = None,
+        weight_decay: float | None = None,
+        verbose: int = 0,
+    ):
+        super().__init__(verbose)
+        self.signal = check_choice("signal", signal, SIGNALS)
+        self.risk_levels, self.bandit_lr, self.mode, self.sign = risk_levels, bandit_lr, mode, sign
+        self.n_variance_quantiles = n_variance_quantiles
+        self.feedback_window, self.weight_decay = feedback_window, weight_decay
+
+    def _bind(self) -> None:
+        options, risk, n_envs = self.options, self.model.policy.risk, self.model.n_envs
+        self.arms = self._check_arms(options["risk_levels"])
+        self.published = check_choice("mode", options["mode"], ("sample", "published")) == "published"
+        self.direction = -1.0 if check_choice("sign", options["sign"], ("falling", "paper")) == "falling" else 1.0
+        learning_rate = check_number("bandit_lr", options["bandit_lr"], 0, open_low=True)
+        decay = check_number("weight_decay", options["weight_decay"], 0, 1, open_high=True)
+        self.by_step = self.signal == "tail-variance"
+        self.watches_actions = self.by_step
+        if self.by_step:
+            n = check_integer("n_variance_quantiles", options["n_variance_quantiles"], 2)
+            self.tail_taus = th.arange(1, n // 2 + 1, dtype=th.float32) / n  # the fractions i / N up to 1/2
+        if options["feedback_window"] is not None:
+            check_integer("feedback_window", options["feedback_window"], 2)
+        if self.published and (not self.by_step or len(self.arms) != 2):
+            raise ValueError(f"mode='published' takes the tail variance and two risk_levels, got {self.risk_levels!r}")
+        low, high = float(self.arms.min()), float(self.arms.max())
+        self.controllers = [PublishedARTController(low, high, learning_rate) for _ in range(n_envs if self.published else 0)]
+        self.bandit = EWAF(len(self.arms), learning_rate, decay, seed=self.model.seed)
+        self.feedback: list[float] = []
+        self.last_return: float | None = None
+        self.drawn = np.zeros(n_envs, dtype=np.int64)  # each environment's arm
+        self.last_variance = np.full(n_envs, np.nan)
+        self.episode_return = np.zeros(n_envs)
+        self._draw(np.arange(n_envs))
+        risk.level = self.level
+
+    def _check_arms(self, arms: Any) -> np.ndarray:
+        if isinstance(arms, str) or not hasattr(arms, "__len__") or len(arms) == 0:
+            raise ValueError(f"risk_levels must be a list of at least one level, got {arms!r}")
+        for arm in arms:
+            self.model.policy.risk.distortion.check_level(arm)
+        return np.array(arms, dtype=np.float64)
+
+    @property
+    def level(self) -> float:
+        """The level for ``predict``: that of the most probable arm, or the mean of the published controllers."""
+        if self.published:
+            return float(np.mean([controller.level for controller in self.controllers]))
+        return float(self.arms[self.bandit.best])
+
+    def _level_schedule(self) -> None:
+        return None
+
+    def _draw(self, envs: np.ndarray) -> None:
+        """Choose the level at which these environments act next."""
+        if self.acting_level is None:
+            self.acting_level = np.empty(self.model.n_envs)
+        if self.published:
+            self.acting_level[envs] = [self.controllers[env].level for env in envs]
+        else:
+            self.drawn[envs] = self.bandit.sample(len(envs))
+            self.acting_level[envs] = self.arms[self.drawn[envs]]
+
+    def _on_step(self) -> bool:
+        super()._on_step()
+        rewards, dones = np.asarray(self.locals["rewards"]), np.asarray(self.locals["dones"], dtype=bool)
+        if self.by_step:
+            self._learn_from_variance(dones)
+        else:
+            self._learn_from_returns(rewards, dones)
+        self.model.policy.risk.level = self.level
+        return True
+
+    def _learn_from_variance(self, dones: np.ndarray) -> None:
+        acting = self.model._acting
+        if acting is None:  # warm-up
+            return
+        assert acting.tail is not None
+        n_envs = len(dones)
+        tails = acting.tail.mean(dim=0)[np.arange(n_envs), :, self.model._previous_actions].cpu().numpy()  # (E, N / 2)
+        tails = tails.astype(np.float64)
+        n = 2 * tails.shape[1]
+        if self.published:
+            for env, variance in enumerate(tail_variance(tails, 1 / (2 * n))):
+                self.controllers[env].update(variance)
+                if dones[env]:
+                    self.controllers[env].reset()
+        else:
+            variances = tail_variance(tails, 2 / n)  # (E,)
+            for env in np.flatnonzero(~np.isnan(self.last_variance)):
+                change = variances[env] - self.last_variance[env]
+                self.bandit.update(int(self.drawn[env]), self.direction * change)
+            self.last_variance = np.where(dones, np.nan, variances)
+        self._draw(np.arange(n_envs))
+
+    def _learn_from_returns(self, rewards: np.ndarray, dones: np.ndarray) -> None:
+        self.episode_return += rewards
+        for env in np.flatnonzero(dones):
+            episode = self.locals["infos"][env].get("episode")  # the return before any normalisation, where it is known
+            finished = float(self.episode_return[env] if episode is None else episode["r"])
+            if self.last_return is not None:
+                self.bandit.update(int(self.drawn[env]), self._normalised(finished - self.last_return))
+            self.last_return = finished
+            self.episode_return[env] = 0.0
+            self._draw(np.array([env]))
+
+    def _normalised(self, feedback: float) -> float:
+        window = self.options["feedback_window"]
+        if window is None:
+            return feedback
+        self.feedback = [*self.feedback, feedback][-window:]
+        spread = float(np.std(self.feedback))
+        return (feedback - float(np.mean(self.feedback))) / spread if spread > 0 else 0.0
+
+    def record(self) -> None:
+        super().record()
+        if not self.published:
+            for arm, probability in zip(self.arms, self.bandit.probabilities, strict=True):
+                self.model.logger.record(f"risk/probability_{arm:g}", float(probability))
+
+    def learned_state(self) -> dict[str, Any]:
+        return {
+            "bandit": self.bandit.state_dict(),
+            "feedback": self.feedback,
+            "last_return": self.last_return,
+            "controllers": [controller.state_dict() for controller in self.controllers],
+        }
+
+    def load_learned_state(self, state: dict[str, Any]) -> None:
+        self.bandit.load_state_dict(state["bandit"])
+        self.feedback, self.last_return = list(state["feedback"]), state["last_return"]
+        for controller, saved in zip(self.controllers, state["controllers"], strict=False):
+            controller.load_state_dict(saved)
+        self._draw(np.arange(self.model.n_envs))

@@ -1,0 +1,530 @@
+import warnings
+from copy import deepcopy
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList
+from stable_baselines3.common.noise import ActionNoise
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, ReplayBufferSamples, Schedule
+from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
+
+from sb3_ora.adapters.base import RiskAdapter, find_adapters
+from sb3_ora.adapters.schedule import ScheduleAdapter
+from sb3_ora.checks import check_choice, check_integer, check_number
+from sb3_ora.iqn.bootstrap import bootstrap_mask
+from sb3_ora.iqn.losses import quantile_huber_loss
+from sb3_ora.iqn.networks import ImplicitQuantileNetwork
+from sb3_ora.iqn.policies import CnnPolicy, IQNPolicy, MlpPolicy, MultiInputPolicy
+from sb3_ora.observations import Observations, batch_length, stack_batches
+from sb3_ora.risk.distortions import Distortion, Neutral, make_distortion, midpoints
+from sb3_ora.risk.schedules import make_level_schedule
+from sb3_ora.risk.state import NO_ACTION
+
+SelfIQN = TypeVar("SelfIQN", bound="IQN")
+
+
+class Acting(NamedTuple):
+    """What one forward pass said of the current observations of the E environments."""
+
+    values: th.Tensor  # (K, E, A)
+    tail: th.Tensor | None  # quantiles at the adapter's own fractions, (K, E, N, A)
+
+
+class IQN(OffPolicyAlgorithm):
+    """
+    Implicit Quantile Network (IQN), risk-neutral or acting on a distortion of the return.
+    Paper: https://arxiv.org/abs/1806.06923
+    Default hyperparameters are those of the paper, tuned for Atari games
+    (except for the ``learning_starts`` parameter and the number of quantiles).
+
+    :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
+    :param env: The environment to learn from (if registered in Gym, can be str)
+    :param learning_rate: The learning rate, it can be a function
+        of the current progress remaining (from 1 to 0)
+    :param buffer_size: size of the replay buffer
+    :param learning_starts: how many steps of the model to collect transitions for before learning starts
+    :param batch_size: Minibatch size for each gradient update
+    :param tau: the soft update coefficient ("Polyak update", between 0 and 1) default 1 for hard update
+    :param gamma: the discount factor
+    :param train_freq: Update the model every ``train_freq`` steps. Alternatively pass a tuple of frequency and unit
+        like ``(5, "step")`` or ``(2, "episode")``.
+    :param gradient_steps: How many gradient steps to do after each rollout (see ``train_freq``)
+        Set to ``-1`` means to do as many gradient steps as steps done in the environment
+        during the rollout.
+    :param replay_buffer_class: Replay buffer class to use (for instance ``HerReplayBuffer``).
+        If ``None``, it will be automatically selected.
+    :param replay_buffer_kwargs: Keyword arguments to pass to the replay buffer on creation.
+    :param optimize_memory_usage: Enable a memory efficient variant of the replay buffer
+        at a cost of more complexity.
+    :param n_steps: When n_step > 1, uses n-step return (with the NStepReplayBuffer) when updating the network.
+    :param target_update_interval: update the target network every ``target_update_interval``
+        environment steps.
+    :param exploration_fraction: fraction of entire training period over which the exploration rate is reduced
+    :param exploration_initial_eps: initial value of random action probability
+    :param exploration_final_eps: final value of random action probability
+    :param max_grad_norm: The maximum value for the gradient clipping (if None, no clipping)
+    :param stats_window_size: Window size for the rollout logging, specifying the number of episodes to average
+        the reported success rate, mean episode length, and mean reward over
+    :param tensorboard_log: the log location for tensorboard (if None, no logging)
+    :param policy_kwargs: additional arguments to be passed to the policy on creation, see :class:`IQNPolicy`
+    :param verbose: the verbosity level: 0 no output, 1 info, 2 debug
+    :param seed: Seed for the pseudo random generators
+    :param device: Device (cpu, cuda, ...) on which the code should be run.
+        Setting it to auto, the code will be run on the GPU if possible.
+    :param n_quantiles: number N of random fractions at which the loss evaluates the online network
+    :param n_target_quantiles: number N' of random fractions at which it evaluates the target network
+    :param n_risk_samples: number M of fixed fractions over which acting averages the return
+    :param distortion: distortion of the return distribution when acting: "neutral", "cvar", "wang", "cpw", "power",
+        or a :class:`~sb3_ora.risk.Distortion`
+    :param risk_level: level of the distortion: a number, a function of the progress remaining (from 1 to 0), or a string
+        such as "0.1->0.9->0.1", piecewise linear over training. None for the IQN paper's level of that distortion.
+    :param target_risk: distortion under which the target's action is greedy: "acting" or "neutral"
+    :param evaluation_eps: random action probability of ``predict(deterministic=False)``
+    :param double_q: let the online network choose the target's action (as in Double DQN)
+    :param risk_adapter: callback that moves the risk attitude during training; None for the algorithm's own
+    :param _init_setup_model: Whether or not to build the network at the creation of the instance
+    :raises ValueError: if an argument is out of range or contradicts another
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpPolicy": MlpPolicy,
+        "CnnPolicy": CnnPolicy,
+        "MultiInputPolicy": MultiInputPolicy,
+    }
+    exploration_schedule: Schedule
+    level_schedule: Schedule
+    quantile_net: ImplicitQuantileNetwork
+    quantile_net_target: ImplicitQuantileNetwork
+    policy: IQNPolicy
+    adapter: RiskAdapter
+
+    def __init__(
+        self,
+        policy: str | type[IQNPolicy],
+        env: GymEnv | str,
+        learning_rate: float | Schedule = 5e-5,
+        buffer_size: int = 1_000_000,
+        learning_starts: int = 100,
+        batch_size: int = 32,
+        tau: float = 1.0,
+        gamma: float = 0.99,
+        train_freq: int | tuple[int, str] = 4,
+        gradient_steps: int = 1,
+        replay_buffer_class: type[ReplayBuffer] | None = None,
+        replay_buffer_kwargs: dict[str, Any] | None = None,
+        optimize_memory_usage: bool = False,
+        n_steps: int = 1,
+        target_update_interval: int = 10000,
+        exploration_fraction: float = 0.005,
+        exploration_initial_eps: float = 1.0,
+        exploration_final_eps: float = 0.01,
+        max_grad_norm: float | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: th.device | str = "auto",
+        n_quantiles: int = 8,
+        n_target_quantiles: int = 8,
+        n_risk_samples: int = 32,
+        distortion: str | Distortion = "neutral",
+        risk_level: float | str | Schedule | None = None,
+        target_risk: str = "acting",
+        evaluation_eps: float = 0.001,
+        double_q: bool = False,
+        risk_adapter: str | RiskAdapter | None = None,
+        _init_setup_model: bool = True,
+    ):
+        super().__init__(
+            policy,
+            env,
+            learning_rate,
+            buffer_size,
+            learning_starts,
+            batch_size,
+            tau,
+            gamma,
+            train_freq,
+            gradient_steps,
+            action_noise=None,  # No action noise
+            replay_buffer_class=replay_buffer_class,
+            replay_buffer_kwargs=replay_buffer_kwargs,
+            optimize_memory_usage=optimize_memory_usage,
+            n_steps=n_steps,
+            policy_kwargs=policy_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            seed=seed,
+            sde_support=False,
+            supported_action_spaces=(spaces.Discrete,),
+            support_multi_env=True,
+        )
+        self.exploration_initial_eps = exploration_initial_eps
+        self.exploration_final_eps = exploration_final_eps
+        self.exploration_fraction = exploration_fraction
+        self.target_update_interval = target_update_interval
+        self.max_grad_norm = max_grad_norm
+        self.n_quantiles = n_quantiles
+        self.n_target_quantiles = n_target_quantiles
+        self.n_risk_samples = n_risk_samples
+        self.distortion = distortion
+        self.risk_level = risk_level
+        self.target_risk = target_risk
+        self.evaluation_eps = evaluation_eps
+        self.double_q = double_q
+        self.risk_adapter = risk_adapter
+        # For updating the target network with multiple envs:
+        self._n_calls = 0
+        # "epsilon" for the epsilon-greedy exploration
+        self.exploration_rate = exploration_initial_eps
+        self._acting: Acting | None = None
+
+        if _init_setup_model:
+            self._setup_model()
+
+    # Set-up
+
+    def _check_arguments(self) -> None:
+        for name in ("n_quantiles", "n_target_quantiles", "n_risk_samples", "batch_size", "target_update_interval"):
+            check_integer(name, getattr(self, name))
+        for name in ("exploration_initial_eps", "exploration_final_eps", "exploration_fraction", "evaluation_eps", "gamma"):
+            check_number(name, getattr(self, name), 0, 1)
+        check_number("tau", self.tau, 0, 1, open_low=True)
+        if self.max_grad_norm is not None:
+            check_number("max_grad_norm", self.max_grad_norm, 0, open_low=True)
+        check_choice("target_risk", self.target_risk, ("acting", "neutral"))
+        distortion = make_distortion(self.distortion)
+        if isinstance(distortion, Neutral) and self.risk_level is not None:
+            raise ValueError(
+                f"risk_level={self.risk_level!r} has no effect with distortion='neutral': "
+                "choose a distortion ('cvar', 'wang', 'cpw', 'power' or an object), or leave risk_level at None"
+            )
+
+    def _policy_arguments(self) -> dict[str, Any]:
+        """What the policy is built from: the user's ``policy_kwargs`` and the algorithm's own arguments."""
+        return {
+            # Proposed in the QR-DQN paper, where `batch_size = 32`
+            "optimizer_class": th.optim.Adam,
+            "optimizer_kwargs": {"eps": 0.01 / self.batch_size} if "optimizer_class" not in self.policy_kwargs else None,
+            **self.policy_kwargs,
+            "n_risk_samples": self.n_risk_samples,
+            "distortion": self.distortion,
+            "risk_level": self.level_schedule(1.0),
+        }
+
+    def _make_adapter(self) -> RiskAdapter:
+        if self.risk_adapter is None:
+            return ScheduleAdapter()
+        if not isinstance(self.risk_adapter, RiskAdapter):
+            raise ValueError(f"risk_adapter must be a RiskAdapter or None, got {self.risk_adapter!r}")
+        return deepcopy(self.risk_adapter)  # the argument stays as given, and can serve another model
+
+    def _setup_model(self) -> None:
+        self._check_arguments()
+        distortion = make_distortion(self.distortion)
+        self.level_schedule = make_level_schedule(distortion.default_level if self.risk_level is None else self.risk_level)
+        # The constructor's arguments stay as given: what SB3 derives from them lasts for the set-up only
+        names = ("policy_kwargs", "replay_buffer_class", "replay_buffer_kwargs")
+        given = {name: getattr(self, name) for name in names}
+        self.policy_kwargs = self._policy_arguments()
+        self.replay_buffer_kwargs = dict(self.replay_buffer_kwargs)
+        try:
+            super()._setup_model()
+        finally:
+            self.__dict__.update(given)
+        self._create_aliases()
+        # Copy running stats, see https://github.com/DLR-RM/stable-baselines3/issues/996
+        self.batch_norm_stats = get_parameters_by_name(self.quantile_net, ["running_"])
+        self.batch_norm_stats_target = get_parameters_by_name(self.quantile_net_target, ["running_"])
+        self.exploration_schedule = LinearSchedule(
+            self.exploration_initial_eps, self.exploration_final_eps, self.exploration_fraction
+        )
+        self._previous_actions = np.full(self.n_envs, NO_ACTION)
+        self._acting = None
+        self._acting_alphas = np.ones(self.n_envs)
+        self.adapter = self._make_adapter()
+        self.adapter.bind(self)
+
+        if self.n_envs > self.target_update_interval:
+            warnings.warn(
+                "The number of environments used is greater than the target network "
+                f"update interval ({self.n_envs} > {self.target_update_interval}), "
+                "therefore the target network will be updated after each call to env.step() "
+                f"which corresponds to {self.n_envs} steps."
+            )
+
+    def _create_aliases(self) -> None:
+        self.quantile_net = self.policy.quantile_net
+        self.quantile_net_target = self.policy.quantile_net_target
+
+    # Acting
+
+    def act_ahead(self, others: Observations | None = None) -> th.Tensor | None:
+        """
+        Evaluate the current observations, and any others, in one forward pass. What it says of the current ones
+        is kept for the next action.
+
+        :param others: further observations, (P, ...)
+        :return: values of every head for the others, (K, P, A); None without others
+        """
+        assert self._last_obs is not None
+        n_others = 0 if others is None else batch_length(others)
+        obs_tensor, _ = self.policy.obs_to_tensor(self._last_obs if others is None else stack_batches([others, self._last_obs]))
+        with th.no_grad():
+            taus = self.policy.risk.taus(self.adapter.acting_level)  # (1, M) or (E, M)
+            tail_taus = self.adapter.tail_taus
+            n_tail = 0 if tail_taus is None else len(tail_taus)
+            if tail_taus is not None:
+                taus = th.cat([tail_taus.to(taus).expand(len(taus), -1), taus], dim=1)
+            quantiles = self.quantile_net(obs_tensor, taus)  # (K, P + E, N, A)
+            values = quantiles[:, :, n_tail:].mean(dim=2)
+        self._acting = Acting(values[:, n_others:], quantiles[:, n_others:, :n_tail] if n_tail else None)
+        return values[:, :n_others] if n_others else None
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """
+        Sample an action for each environment: uniformly during the warm-up, epsilon-greedy afterwards,
+        with one coin for each environment.
+
+        :param learning_starts: Number of steps before learning for the warm-up phase
+        :param action_noise: not used
+        :param n_envs: number of environments E
+        :return: actions for the environments and for the replay buffer, which are the same, (E,)
+        """
+        if self.num_timesteps < learning_starts:
+            self._acting = None
+            explore = np.ones(n_envs, dtype=bool)
+            indices = np.zeros(n_envs, dtype=np.int64)
+        else:
+            assert self._last_obs is not None
+            explore = np.random.rand(n_envs) < self.exploration_rate
+            if self._acting is None and (self.adapter.watches_actions or not explore.all()):
+                self.act_ahead()
+            if self._acting is None:
+                indices = np.zeros(n_envs, dtype=np.int64)
+            else:
+                self._acting_alphas = self.policy.risk.alphas(self._last_obs, self._previous_actions)
+                indices = self.policy.greedy_actions(self._acting.values, self._acting_alphas)
+        actions = indices + int(self.action_space.start)  # type: ignore[attr-defined]
+        for env in np.flatnonzero(explore):
+            actions[env] = self.action_space.sample()
+        self._previous_actions = actions - int(self.action_space.start)  # type: ignore[attr-defined]
+        return actions, actions
+
+    def _store_transition(self, replay_buffer: ReplayBuffer, buffer_action: np.ndarray, *args: Any) -> None:
+        super()._store_transition(replay_buffer, buffer_action, *args)
+        dones = args[2]
+        self._previous_actions[np.asarray(dones, dtype=bool)] = NO_ACTION
+        self._acting = None  # it was of the observation before this one
+
+    def predict(
+        self,
+        observation: np.ndarray | dict[str, np.ndarray],
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """
+        Get the policy action from an observation. With ``deterministic=True`` it is greedy, uses no random numbers
+        and changes nothing; otherwise it is epsilon-greedy with ``evaluation_eps``, whatever the exploration rate
+        of training, and one coin for each environment.
+
+        :param observation: the input observation
+        :param state: what the last call returned: each environment's previous action, on which the risk level depends.
+            Without it, every call is taken for an episode's first step.
+        :param episode_start: where an episode begins, so that the previous action does not count
+        :param deterministic: Whether or not to return deterministic actions
+        :return: the model's action and the state for the next call
+        """
+        actions, state = self.policy.predict(observation, state, episode_start, deterministic)
+        if deterministic or self.evaluation_eps == 0:
+            return actions, state
+        assert state is not None
+        explore = np.random.rand(len(state[0])) < self.evaluation_eps
+        if explore.any():
+            batch = np.array(actions).reshape(-1)
+            batch[explore] = [self.action_space.sample() for _ in range(explore.sum())]
+            state = (batch - int(self.action_space.start),)  # type: ignore[attr-defined]
+            actions = batch.reshape(np.shape(actions))
+        return actions, state
+
+    # Learning
+
+    def _on_step(self) -> None:
+        """
+        Update the exploration rate, the risk level and the target network if needed.
+        This method is called in ``collect_rollouts()`` after each step in the environment.
+        """
+        self._n_calls += 1
+        # Account for multiple environments
+        # each call to step() corresponds to n_envs transitions
+        if self._n_calls % max(self.target_update_interval // self.n_envs, 1) == 0:
+            polyak_update(self.quantile_net.parameters(), self.quantile_net_target.parameters(), self.tau)
+            # Copy running stats, see https://github.com/DLR-RM/stable-baselines3/issues/996
+            polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
+
+        self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
+        self.logger.record("rollout/exploration_rate", self.exploration_rate)
+
+    def _target_taus(self, batch_size: int) -> tuple[th.Tensor, bool]:
+        """
+        Fractions for the target network: random ones, (B, N'), and, where the target's action is chosen under
+        a distortion, as many distorted midpoints for that choice, so (B, 2N').
+        """
+        taus = th.rand(batch_size, self.n_target_quantiles, device=self.device)
+        risk = self.policy.risk
+        if self.target_risk == "neutral" or isinstance(risk.distortion, Neutral):
+            return taus, False
+        level: float | th.Tensor | None = risk.level
+        if self.adapter.acting_level is not None:  # each row of the batch takes one environment's present level
+            levels = th.as_tensor(self.adapter.acting_level, dtype=th.float32, device=self.device)
+            level = levels[th.arange(batch_size, device=self.device) % len(levels)].unsqueeze(1)
+        distorted = risk.distortion(midpoints(self.n_target_quantiles, self.device).unsqueeze(0), level)
+        return th.cat([taus, distorted.expand(batch_size, -1)], dim=1), True
+
+    def _next_actions(self, values: th.Tensor, batch: ReplayBufferSamples) -> th.Tensor:
+        """
+        :param values: every head's values of the next observations, (K, B, A)
+        :param batch: the transitions
+        :return: the action whose return each head takes as its target, (K, B)
+        """
+        return values.argmax(dim=2)
+
+    def _target_quantiles(self, batch: ReplayBufferSamples) -> th.Tensor:
+        """
+        :param batch: B transitions
+        :return: samples of each head's own target distribution, r + gamma^n Z^k(s', a*_k), (K, B, N')
+        """
+        n = self.n_target_quantiles
+        with th.no_grad():
+            taus, distorted = self._target_taus(len(batch.rewards))
+            quantiles = self.quantile_net_target(batch.next_observations, taus)  # (K, B, N' or 2N', A)
+            if self.double_q:
+                choosing = self.quantile_net(batch.next_observations, taus[:, n:] if distorted else taus)
+            else:
+                choosing = quantiles[:, :, n:] if distorted else quantiles
+            next_actions = self._next_actions(choosing.mean(dim=2), batch)  # (K, B)
+            index = next_actions[..., None, None].expand(-1, -1, n, 1)
+            next_quantiles = quantiles[:, :, :n].gather(3, index).squeeze(3)  # (K, B, N')
+            # For n-step replay, discount factor is gamma**n_steps (when no early termination)
+            discounts = batch.discounts if batch.discounts is not None else self.gamma
+            return batch.rewards + (1 - batch.dones) * discounts * next_quantiles
+
+    def _loss(self, batch: ReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+        """
+        :param batch: B transitions
+        :return: the loss, and each head's value of the actions taken, (K, B)
+        """
+        targets = self._target_quantiles(batch)  # (K, B, N')
+        taus = th.rand(len(batch.rewards), self.n_quantiles, device=self.device)  # (B, N)
+        quantiles = self.quantile_net(batch.observations, taus)  # (K, B, N, A)
+        actions = batch.actions.long() - int(self.action_space.start)  # type: ignore[attr-defined]
+        index = actions[None, :, None].expand(*quantiles.shape[:3], 1)
+        quantiles = quantiles.gather(3, index).squeeze(3)  # (K, B, N)
+        losses = quantile_huber_loss(quantiles, targets, taus)  # (K, B)
+        values = quantiles.detach().mean(dim=2)
+        if self.policy.bootstrap_p == 1:
+            return losses.mean(), values
+        mask = bootstrap_mask(batch, len(losses), self.policy.bootstrap_p)  # (K, B)
+        return (mask * losses).sum() / mask.sum().clamp(min=1), values
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        # Switch to train mode (this affects batch norm / dropout)
+        self.policy.set_training_mode(True)
+        # Update learning rate according to schedule
+        self._update_learning_rate(self.policy.optimizer)
+
+        losses = []
+        for _ in range(gradient_steps):
+            batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)  # type: ignore[union-attr]
+            loss, values = self._loss(batch)
+            losses.append(loss.detach())
+
+            self.policy.optimizer.zero_grad()
+            loss.backward()
+            if self.max_grad_norm is not None:
+                th.nn.utils.clip_grad_norm_(self.quantile_net.parameters(), self.max_grad_norm)
+            self.policy.optimizer.step()
+
+        self._n_updates += gradient_steps
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        self.logger.record("train/loss", th.stack(losses).mean().item())
+        if self.policy.n_heads > 1:
+            self.logger.record("train/q_spread", values.std(dim=0).mean().item())
+
+    def _adopt_adapter(self, callback: MaybeCallback) -> bool:
+        """
+        :param callback: the user's callbacks
+        :return: whether a risk adapter is among them, which is then this model's
+        """
+        given = find_adapters(callback)
+        if len(given) > 1:
+            raise ValueError(f"callback holds {len(given)} risk adapters ({given[0]!r}, {given[1]!r}, ...); only one can act")
+        if not given:
+            return False
+        if given[0] is not self.adapter:
+            if self.risk_adapter is not None:
+                raise ValueError(f"callback holds a {type(given[0]).__name__}, but risk_adapter={self.risk_adapter!r} was given")
+            given[0].bind(self)
+            given[0].take_over(self.adapter)
+            self.adapter = given[0]
+        return True
+
+    def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
+        adopted = self._adopt_adapter(callback)
+        callbacks = super()._init_callback(callback, progress_bar)
+        if adopted:
+            return callbacks
+        self.adapter.init_callback(self)
+        chain = CallbackList([self.adapter, callbacks])
+        chain.model = self
+        return chain
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        before = self._last_obs
+        result = super()._setup_learn(*args, **kwargs)
+        self._acting = None
+        if self._last_obs is not before:  # the environments were reset
+            self._previous_actions[:] = NO_ACTION
+        return result
+
+    def learn(
+        self: SelfIQN,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 4,
+        tb_log_name: str = "IQN",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> SelfIQN:
+        return super().learn(
+            total_timesteps=total_timesteps,
+            callback=callback,
+            log_interval=log_interval,
+            tb_log_name=tb_log_name,
+            reset_num_timesteps=reset_num_timesteps,
+            progress_bar=progress_bar,
+        )
+
+    def dump_logs(self) -> None:
+        self.adapter.record()
+        super().dump_logs()
+
+    # Saving
+
+    def _excluded_save_params(self) -> list[str]:
+        derived = ["quantile_net", "quantile_net_target", "batch_norm_stats", "batch_norm_stats_target"]
+        return [*super()._excluded_save_params(), *derived, "level_schedule", "_acting", "_acting_alphas"]
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer", "adapter"], []

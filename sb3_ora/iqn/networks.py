@@ -1,0 +1,191 @@
+"""The implicit quantile network, with one head (IQN) or an ensemble of heads on a shared trunk (DRL-ORA)."""
+
+import copy
+import math
+from typing import Any, NamedTuple
+
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.type_aliases import PyTorchObs
+from torch import nn
+
+
+class EnsembleLinear(nn.Module):
+    """
+    ``n_heads`` independent linear maps applied side by side.
+
+    :param n_heads: number of maps K
+    :param in_features: width of the input
+    :param out_features: width of each output
+    """
+
+    def __init__(self, n_heads: int, in_features: int, out_features: int):
+        super().__init__()
+        self.n_heads, self.in_features, self.out_features = n_heads, in_features, out_features
+        self.weight = nn.Parameter(th.empty(n_heads * out_features, in_features))
+        self.bias = nn.Parameter(th.empty(n_heads * out_features))
+        bound = 1 / math.sqrt(in_features)  # torch's own default for nn.Linear, drawn for each head
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: th.Tensor) -> th.Tensor:
+        """
+        :param x: an input shared by all maps, (R, in), or one for each, (K, R, in)
+        :return: (K, R, out)
+        """
+        if x.dim() == 2:  # one matrix product serves all heads
+            return nn.functional.linear(x, self.weight, self.bias).view(len(x), self.n_heads, -1).transpose(0, 1)
+        weight = self.weight.view(self.n_heads, self.out_features, self.in_features)
+        return th.baddbmm(self.bias.view(self.n_heads, 1, -1), x, weight.transpose(1, 2))
+
+
+def ensemble_mlp(n_heads: int, widths: list[int], activation_fn: type[nn.Module], activate_last: bool) -> nn.Sequential:
+    """
+    :param n_heads: number of independent networks K
+    :param widths: width of the input and of every layer
+    :param activation_fn: activation between the layers
+    :param activate_last: whether the last layer is followed by the activation too
+    :return: a network from (R, in) or (K, R, in) to (K, R, out)
+    """
+    layers: list[nn.Module] = []
+    for in_features, out_features in zip(widths, widths[1:], strict=False):
+        layers += [EnsembleLinear(n_heads, in_features, out_features), activation_fn()]
+    return nn.Sequential(*(layers if activate_last else layers[:-1]))
+
+
+def shared_mlp(widths: list[int], activation_fn: type[nn.Module]) -> nn.Sequential:
+    """
+    :param widths: width of the input and of every layer
+    :param activation_fn: activation after each layer
+    :return: a network from (R, in) to (R, out)
+    """
+    layers: list[nn.Module] = []
+    for in_features, out_features in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(in_features, out_features), activation_fn()]
+    return nn.Sequential(*layers)
+
+
+class Encoding(NamedTuple):
+    """What the network makes of a batch of B observations, whatever the quantile fractions."""
+
+    features: th.Tensor  # (B, H), or (K, B, H) where the heads share nothing
+    prior: th.Tensor | None  # (K, B, 1, A)
+
+
+class ImplicitQuantileNetwork(BasePolicy):
+    r"""
+    Quantile function of the return for every head, action and fraction:
+    :math:`Z^k_\tau(s, a) = f_k(\psi(s) \odot \phi(\tau))_a` with the cosine embedding
+    :math:`\phi_j(\tau) = \mathrm{act}(\sum_{i=0}^{n-1} \cos(\pi i \tau) w_{ij} + b_j)`
+    (Dabney et al. 2018, equation 4), a trunk :math:`\psi` that the heads share and one :math:`f_k` for each head.
+
+    :param observation_space: Observation space
+    :param action_space: Action space
+    :param features_extractor: turns observations into features
+    :param features_dim: number of features
+    :param n_heads: number of heads K
+    :param net_arch: widths of the trunk
+    :param shared_arch: widths of the layers that the heads share after the product with the embedding
+    :param head_arch: widths of the hidden layers that each head has to itself
+    :param n_cosines: number of cosines in the embedding of a fraction
+    :param activation_fn: activation function
+    :param prior_scale: scale of the randomised prior added to each head (Osband et al. 2018); 0 for none
+    :param independent_heads: whether each head has a trunk and an embedding of its own too
+        (only the features extractor is then shared)
+    :param normalize_images: whether to divide images by 255
+    """
+
+    action_space: spaces.Discrete
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Discrete,
+        features_extractor: BaseFeaturesExtractor,
+        features_dim: int,
+        n_heads: int,
+        net_arch: list[int],
+        shared_arch: list[int],
+        head_arch: list[int],
+        n_cosines: int = 64,
+        activation_fn: type[nn.Module] = nn.ReLU,
+        prior_scale: float = 0.0,
+        independent_heads: bool = False,
+        normalize_images: bool = True,
+    ):
+        super().__init__(
+            observation_space, action_space, features_extractor=features_extractor, normalize_images=normalize_images
+        )
+        self.n_heads, self.n_actions, self.n_cosines = n_heads, int(action_space.n), n_cosines
+        self.features_dim, self.prior_scale, self.independent_heads = features_dim, prior_scale, independent_heads
+        self.net_arch, self.shared_arch, self.head_arch = net_arch, shared_arch, head_arch
+        self.activation_fn = activation_fn
+
+        width = [features_dim, *net_arch][-1]
+        trunk, product = [features_dim, *net_arch], [width, *shared_arch]
+        if independent_heads:
+            self.trunk = ensemble_mlp(n_heads, trunk, activation_fn, activate_last=True)
+            self.embedding = ensemble_mlp(n_heads, [n_cosines, width], activation_fn, activate_last=True)
+            self.shared = ensemble_mlp(n_heads, product, activation_fn, activate_last=True)
+        else:
+            self.trunk = shared_mlp(trunk, activation_fn)
+            self.embedding = shared_mlp([n_cosines, width], activation_fn)
+            self.shared = shared_mlp(product, activation_fn)
+        head = [product[-1], *head_arch, self.n_actions]
+        self.heads = ensemble_mlp(n_heads, head, activation_fn, activate_last=False)
+        self.register_buffer("frequencies", math.pi * th.arange(n_cosines, dtype=th.float32), persistent=False)
+
+        self.prior_extractor: BaseFeaturesExtractor | None = None
+        if prior_scale > 0:
+            self.prior_extractor = copy.deepcopy(features_extractor)
+            self.prior_heads = ensemble_mlp(n_heads, [*trunk, *head_arch, self.n_actions], activation_fn, activate_last=False)
+            for module in (self.prior_extractor, self.prior_heads):
+                module.requires_grad_(False)
+
+    def encode(self, obs: PyTorchObs) -> Encoding:
+        """
+        :param obs: observations, (B, ...)
+        :return: their features and, where there is one, the heads' randomised prior
+        """
+        features = self.trunk(self.extract_features(obs, self.features_extractor))  # (B, H) or (K, B, H)
+        if self.prior_extractor is None:
+            return Encoding(features, None)
+        with th.no_grad():
+            prior = self.prior_heads(self.extract_features(obs, self.prior_extractor))  # (K, B, A)
+        return Encoding(features, self.prior_scale * prior.unsqueeze(2))
+
+    def quantiles(self, encoding: Encoding, taus: th.Tensor) -> th.Tensor:
+        """
+        :param encoding: what :meth:`encode` returned for B observations
+        :param taus: quantile fractions, (B, N), or (1, N) to use the same ones for every observation
+        :return: quantiles of the return, (K, B, N, A)
+        """
+        n_taus, width = taus.shape[1], encoding.features.shape[-1]
+        cosines = th.cos(taus.unsqueeze(-1) * self.frequencies)  # (B, N, C) or (1, N, C)
+        embedded = self.embedding(cosines.view(-1, self.n_cosines))  # (B * N, H), or with K in front
+        embedded = embedded.reshape(*embedded.shape[:-2], -1, n_taus, width)  # (B, N, H)
+        product = encoding.features.unsqueeze(-2) * embedded
+        quantiles = self.heads(self.shared(product.flatten(-3, -2)))  # (K, B * N, A)
+        quantiles = quantiles.reshape(self.n_heads, -1, n_taus, self.n_actions)
+        return quantiles if encoding.prior is None else quantiles + encoding.prior
+
+    def forward(self, obs: PyTorchObs, taus: th.Tensor) -> th.Tensor:
+        """
+        :param obs: observations, (B, ...)
+        :param taus: quantile fractions, (B, N), or (1, N) to use the same ones for every observation
+        :return: quantiles of the return, (K, B, N, A)
+        """
+        return self.quantiles(self.encode(obs), taus)
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
+        taus = (th.arange(32, device=self.device, dtype=th.float32).unsqueeze(0) + 0.5) / 32
+        return self(observation, taus).mean(dim=(0, 2)).argmax(dim=1)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        data = super()._get_constructor_parameters()
+        names = "features_extractor features_dim n_heads net_arch shared_arch head_arch n_cosines activation_fn"
+        for name in [*names.split(), "prior_scale", "independent_heads"]:
+            data[name] = getattr(self, name)
+        return data

@@ -1,0 +1,161 @@
+"""Follow the perturbed leader on a grid of risk levels, one learner per key."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from sb3_ora.risk._common import finite_float, generator_state, restore_generator
+from sb3_ora.risk.table import RiskTable
+
+_LOSS_SUM = "loss_sum"
+_LOSS_COUNT = "loss_count"
+_SCALE_RATE = 0.01
+_TIE_TOLERANCE = 1e-12
+
+
+def leader(cumulative: np.ndarray, sigma: np.ndarray, alphas: np.ndarray, previous: np.ndarray) -> np.ndarray:
+    """
+    Grid argmin of ``cumulative - sigma * alpha``. Among equals the level nearest the previous one wins, then the largest.
+
+    :param cumulative: Cumulative losses on the grid (P, G).
+    :param sigma: Perturbations (P,).
+    :param alphas: Grid of levels in ascending order (G,).
+    :param previous: Previous levels (P,).
+    :return: Grid indices (P,), int64.
+    """
+    objective = cumulative - sigma[:, None] * alphas  # (P, G)
+    slack = _TIE_TOLERANCE * np.abs(objective).max(axis=1, keepdims=True)
+    tied = objective <= objective.min(axis=1, keepdims=True) + slack
+    distance = np.where(tied, np.abs(alphas - previous[:, None]), np.inf)
+    nearest = distance <= distance.min(axis=1, keepdims=True) + _TIE_TOLERANCE
+    return len(alphas) - 1 - np.argmax(nearest[:, ::-1], axis=1)
+
+
+class FTPL:
+    """
+    Tabular Follow The Perturbed Leader for non-convex losses (Agarwal et al. 2019; DRL-ORA, algorithm 1).
+
+    For each key it keeps the cumulative loss vector ``L`` over the grid and the number of losses, as columns of the
+    table. After each loss it draws ``sigma ~ Exp(rate eta)`` and sets the key's level to the grid argmin of
+    ``L(alpha) - sigma * alpha``.
+
+    :param alphas: Grid of risk levels in ascending order (G,).
+    :param eta: Rate of the exponential perturbation, whose mean is ``1 / eta``; "auto" for ``n ** -0.5``, n being the
+        number of losses of the key so far.
+    :param normalize: Divide losses by a running mean of their range over the grid, so that ``eta`` does not depend on
+        the scale of rewards.
+    :param table: Where levels live; a new table if None.
+    :param seed: Seed of the perturbations.
+    :raises ValueError: If the grid is empty or not ascending, or ``eta`` is not positive.
+    """
+
+    def __init__(
+        self,
+        alphas: Sequence[float] | np.ndarray,
+        eta: float | Literal["auto"] = 0.5,
+        normalize: bool = True,
+        table: RiskTable | None = None,
+        seed: int | None = None,
+    ):
+        self.alphas = np.array(alphas, dtype=np.float64)
+        if self.alphas.ndim != 1 or not self.alphas.size or not np.isfinite(self.alphas).all():
+            raise ValueError(f"alphas must be a non-empty vector of finite numbers, got {alphas!r}")
+        if np.any(np.diff(self.alphas) <= 0.0):
+            raise ValueError(f"alphas must be in ascending order, got {alphas!r}")
+        if isinstance(eta, str):
+            if eta != "auto":
+                raise ValueError(f"eta must be a positive number or 'auto', got {eta!r}")
+        elif finite_float("eta", eta) <= 0.0:
+            raise ValueError(f"eta must be a positive number or 'auto', got {eta!r}")
+        self.eta = eta
+        self.normalize = normalize
+        self.table = RiskTable(initial=float(self.alphas[-1])) if table is None else table
+        self.table.add_column(_LOSS_SUM, (len(self.alphas),))
+        self.table.add_column(_LOSS_COUNT, dtype=np.int64)
+        self._generator = np.random.default_rng(seed)
+        self._range_mean = 0.0
+        self._range_weight = 0.0
+
+    @property
+    def scale(self) -> float:
+        """Running mean of the range of losses over the grid (rate 0.01, bias-corrected); 1 before the first range."""
+        return self._range_mean / self._range_weight if self._range_weight > 0.0 else 1.0
+
+    def update(self, losses: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
+        """
+        Take in one loss vector per pair and move the levels of their keys, as if the pairs had come one by one.
+
+        :param losses: Losses on the grid (P, G), or (G,) for one pair.
+        :param keys: Keys of the pairs (P,), integers; they may repeat. None for key 0.
+        :return: New level of each pair's key (P,), right after that pair.
+        :raises FloatingPointError: If a loss is not finite; nothing changes then.
+        :raises ValueError: If a shape does not fit.
+        """
+        losses = np.atleast_2d(np.asarray(losses, dtype=np.float64))
+        if losses.ndim != 2 or losses.shape[1] != len(self.alphas):
+            raise ValueError(f"losses must have shape (P, {len(self.alphas)}), got {losses.shape}")
+        keys = np.zeros(len(losses), dtype=np.int64) if keys is None else np.atleast_1d(keys)
+        if keys.shape != losses.shape[:1]:
+            raise ValueError(f"keys must have shape {losses.shape[:1]}, got {keys.shape}")
+        if not np.isfinite(losses).all():
+            raise FloatingPointError("losses must be finite, got an infinite value or NaN: have the Q-values diverged?")
+        rows = self.table.rows(keys)
+        draws = self._generator.standard_exponential(len(losses))
+        if self.normalize:
+            losses = losses / self._scales(losses)[:, None]
+        levels = np.empty(len(losses))
+        for pairs in rounds(rows):
+            levels[pairs] = self._step(rows[pairs], losses[pairs], draws[pairs])
+        return levels
+
+    def _scales(self, losses: np.ndarray) -> np.ndarray:
+        """Running scale after each pair's range was taken in (P,); pairs with equal losses everywhere do not count."""
+        scales = np.empty(len(losses))
+        for pair, spread in enumerate(np.ptp(losses, axis=1).tolist()):
+            if spread > 0.0:
+                self._range_mean += _SCALE_RATE * (spread - self._range_mean)
+                self._range_weight += _SCALE_RATE * (1.0 - self._range_weight)
+            scales[pair] = self.scale
+        return scales
+
+    def _step(self, rows: np.ndarray, losses: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """One step of each row, all rows distinct: losses (P, G), standard exponential draws (P,) -> levels (P,)."""
+        loss_sum, loss_count = self.table.column(_LOSS_SUM), self.table.column(_LOSS_COUNT)
+        loss_sum[rows] += losses
+        loss_count[rows] += 1
+        rate = loss_count[rows] ** -0.5 if self.eta == "auto" else self.eta
+        chosen = leader(loss_sum[rows], draws / rate, self.alphas, self.table.alpha[rows])
+        self.table.alpha[rows] = self.alphas[chosen]
+        return self.alphas[chosen]
+
+    def state_dict(self) -> dict[str, Any]:
+        """
+        State beside the table, which whoever owns it saves.
+
+        :return: Plain values that ``torch.load(weights_only=True)`` accepts.
+        """
+        return {
+            "generator": generator_state(self._generator),
+            "range_mean": self._range_mean,
+            "range_weight": self._range_weight,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        Go on from a saved state.
+
+        :param state: As :meth:`state_dict` gives it.
+        """
+        restore_generator(self._generator, state["generator"])
+        self._range_mean = float(state["range_mean"])
+        self._range_weight = float(state["range_weight"])
+
+
+def rounds(rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Split pairs into rounds without repeated rows, keeping each row's order."""
+    left = np.arange(len(rows))
+    while left.size:
+        first = np.sort(np.unique(rows[left], return_index=True)[1])
+        yield left[first]
+        left = np.delete(left, first)

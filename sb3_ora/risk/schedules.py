@@ -1,0 +1,57 @@
+"""Schedules of the risk level over training, in Stable-Baselines3's convention (progress remaining, 1 to 0)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sb3_ora.risk._common import ByValue, finite_float
+
+
+class PiecewiseLinear(ByValue):
+    """
+    Piecewise linear schedule with equally spaced knots over training; constant for a single point.
+
+    :param points: Values at the knots, the first at the start of training, the last at its end.
+    :raises ValueError: If there are no points or one is not finite.
+    """
+
+    def __init__(self, points: Sequence[float]):
+        self.points = tuple(finite_float("points", point) for point in points)
+        if not self.points:
+            raise ValueError("points must hold at least one value, got none")
+
+    def __call__(self, progress_remaining: float) -> float:
+        """
+        Value of the schedule.
+
+        :param progress_remaining: 1 at the start of training, 0 at its end; values outside [0, 1] count as the nearer end.
+        :return: The scheduled value.
+        """
+        knots = np.linspace(0.0, 1.0, len(self.points))
+        return float(np.interp(1.0 - progress_remaining, knots, self.points))
+
+
+def make_level_schedule(spec: float | str | Callable[[float], float]) -> Callable[[float], float]:
+    """
+    Schedule of the risk level.
+
+    :param spec: A number (constant level), a text such as "0.1->0.9->0.1" (piecewise linear over training) or "0.25",
+        or a schedule, which is returned as it is.
+    :return: A function of the progress remaining (1 at the start, 0 at the end).
+    :raises ValueError: If the text cannot be read or a number is not finite.
+    :raises TypeError: If it is none of these.
+    """
+    if callable(spec):
+        return spec
+    return PiecewiseLinear(_points(spec))
+
+
+def _points(spec: Any) -> list[float]:
+    if not isinstance(spec, str):
+        return [finite_float("risk_level", spec)]
+    try:
+        points = [float(part) for part in spec.split("->")]
+    except ValueError:
+        raise ValueError(f"risk_level must be a number or text such as '0.1->0.9->0.1', got {spec!r}") from None
+    return [finite_float("risk_level", point) for point in points]

@@ -1,0 +1,128 @@
+"""What a policy knows of risk: the distortion of returns and its level, the measure on the heads, and the table of alpha."""
+
+from typing import Any
+
+import numpy as np
+import torch as th
+from torch import nn
+
+from sb3_ora.risk.distortions import Distortion, midpoints
+from sb3_ora.risk.keys import StateKey
+from sb3_ora.risk.measures import EpistemicMeasure
+from sb3_ora.risk.table import RiskTable
+
+RISK_SCOPES = ("state-action", "action", "global")
+NO_ACTION = -1
+
+
+class RiskState(nn.Module):
+    """
+    The risk attitude of a policy. Adapters write it, the policy reads it; it is part of the policy's ``state_dict``,
+    with a table of any size, and stays on the CPU.
+
+    :param distortion: distortion of the return distribution (the paper's beta)
+    :param level: level of that distortion
+    :param n_samples: number M of fractions over which the distorted mean is taken
+    :param measure: risk measure on the law of the heads; None for their mean
+    :param table: alpha for each key; None where the measure is the mean
+    :param state_key: maps observations to integers; only used with ``scope="state-action"``
+    :param scope: what has an alpha of its own: each ``"state-action"`` pair, each ``"action"``, or nothing (``"global"``)
+    :param n_actions: number of actions A
+    """
+
+    def __init__(
+        self,
+        distortion: Distortion,
+        level: float,
+        n_samples: int,
+        measure: EpistemicMeasure | None = None,
+        table: RiskTable | None = None,
+        state_key: StateKey | None = None,
+        scope: str = "state-action",
+        n_actions: int = 1,
+    ):
+        super().__init__()
+        self.distortion, self.level, self.n_samples = distortion, level, n_samples
+        self.measure, self.table, self.state_key = measure, table, state_key
+        self.scope, self.n_actions = scope, n_actions
+        self.register_buffer("midpoints", midpoints(n_samples).unsqueeze(0), persistent=False)
+
+    def taus(self, level: float | np.ndarray | None = None) -> th.Tensor:
+        """
+        :param level: level of the distortion, one for all observations or one for each, (B,); None for the policy's own
+        :return: the fixed distorted fractions at which returns are averaged, (1, M) or (B, M)
+        """
+        level = self.level if level is None else level
+        if isinstance(level, np.ndarray):
+            level = th.as_tensor(level, dtype=th.float32, device=self.midpoints.device).unsqueeze(1)
+        return self.distortion(self.midpoints, level)
+
+    def keys(self, observations: np.ndarray | dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
+        """
+        :param observations: states, (B, ...)
+        :param actions: action indices, (B,); ``NO_ACTION`` is not allowed here
+        :return: keys of the table, int64 (B,)
+        """
+        if self.scope == "global":
+            return np.zeros(len(actions), dtype=np.int64)
+        if self.scope == "action":
+            return actions.astype(np.int64)
+        assert self.state_key is not None
+        return self.state_key(observations) * self.n_actions + actions
+
+    def alphas(self, observations: np.ndarray | dict[str, np.ndarray], previous_actions: np.ndarray) -> np.ndarray:
+        """
+        The level at which each state's actions are compared, alpha(s_t, a_{t-1}) (paper, Algorithm 1, line 4).
+        The initial alpha where there is no previous action, unless there is one alpha for everything.
+
+        :param observations: states, (B, ...)
+        :param previous_actions: indices of the actions taken before them, (B,), ``NO_ACTION`` at an episode's start
+        :return: alpha for each state, (B,)
+        """
+        if self.table is None:
+            return np.ones(len(previous_actions))
+        alphas = np.full(len(previous_actions), self.table.initial)
+        if self.scope == "global":
+            alphas[:] = self.table.lookup(np.zeros(1, dtype=np.int64))
+        elif len(self.table) and (known := previous_actions != NO_ACTION).any():
+            keys = self.keys(observations, np.where(known, previous_actions, 0))
+            alphas[known] = self.table.lookup(keys[known])
+        return alphas
+
+    def risk_values(self, values: np.ndarray, alphas: np.ndarray) -> np.ndarray:
+        """
+        :param values: value of every head, (K, B, A)
+        :param alphas: risk level of each state, (B,)
+        :return: risk-adjusted values, minus the measure of the loss, (B, A)
+        """
+        if self.measure is None or len(values) == 1:
+            return values.mean(axis=0)
+        weights = self.measure.weights(alphas, len(values)).astype(values.dtype)  # (B, K)
+        return np.einsum("kba,bk->ba", np.sort(values, axis=0), weights)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        destination[prefix + "level"] = th.tensor([self.level], dtype=th.float64)
+        for name, part in (("table", self.table), ("state_key", self.state_key)):
+            for key, value in ({} if part is None else part.state_dict()).items():
+                destination[f"{prefix}{name}.{key}"] = value
+        for key in [key for key in destination if key.startswith(prefix)]:
+            if destination[key].dtype == th.float64:  # a device without float64 must be able to read the file
+                destination[key + ":float64"] = destination.pop(key).view(th.int64)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str], *args: Any
+    ) -> None:
+        entries: dict[str, dict[str, th.Tensor]] = {"": {}, "table": {}, "state_key": {}}
+        for key in [key for key in state_dict if key.startswith(prefix)]:
+            value, name = state_dict[key].cpu(), key[len(prefix) :]
+            if name.endswith(":float64"):
+                value, name = value.view(th.float64), name.removesuffix(":float64")
+            part, _, name = name.rpartition(".")
+            entries[part][name] = value
+        if "level" in entries[""]:
+            self.level = float(entries[""]["level"])
+        elif strict:
+            missing_keys.append(prefix + "level")
+        for part in ("table", "state_key"):
+            if entries[part] and getattr(self, part) is not None:
+                getattr(self, part).load_state_dict(entries[part])

@@ -1,0 +1,174 @@
+"""
+What ``rl_zoo3.exp_manager.ExperimentManager`` does differently for the algorithms of this package.
+
+Its methods are wrapped in place, so that subclasses and modules that already imported the class see the change too.
+Runs of all other algorithms go straight to the original methods.
+"""
+
+import functools
+import inspect
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from pprint import pprint
+from typing import Any, TypeAlias
+
+import torch as th
+from rl_zoo3 import exp_manager
+from rl_zoo3.exp_manager import ExperimentManager
+from rl_zoo3.utils import get_latest_run_id
+from stable_baselines3.common.utils import get_device
+
+import sb3_ora
+from sb3_ora.zoo.registration import ALGORITHMS
+from sb3_ora.zoo.sampling import merge_policy_kwargs, sampling_around
+
+Hyperparams: TypeAlias = dict[str, Any]
+
+
+def default_config(algo: str) -> str:
+    """
+    :param algo: name of one of the algorithms of this package
+    :return: path of its hyperparameter file: inside the installed package, or beside it in a source checkout
+    """
+    package = Path(sb3_ora.__file__).parent
+    folder = package / "hyperparams"
+    return str((folder if folder.is_dir() else package.parent / "hyperparams") / f"{algo}.yml")
+
+
+def read_hyperparameters(
+    manager: ExperimentManager, original: Callable[[], tuple[Hyperparams, Hyperparams]]
+) -> tuple[Hyperparams, Hyperparams]:
+    """
+    Read the hyperparameters; merge those of an Optuna trial into them, where rl_zoo3 replaces ``policy_kwargs`` as a
+    whole; give the evaluation environment the ``env_kwargs`` of the file, unless the command line has some for it.
+
+    :param manager: the experiment.
+    :param original: rl_zoo3's method, bound.
+    :return: hyperparameters to preprocess, and those to save.
+    """
+    trial_id, manager.trial_id = manager.trial_id, None  # read the file only, the trial comes below
+    try:
+        hyperparams, saved = original()
+    finally:
+        manager.trial_id = trial_id
+    if manager.storage and manager.study_name and trial_id is not None:
+        sampled = _load_trial(manager, hyperparams)
+        print(f"Loaded trial {trial_id} of study {manager.study_name}:")
+        pprint(sampled)
+        hyperparams.update(sampled)
+        saved = OrderedDict(sorted(hyperparams.items()))
+    if manager._eval_env_kwargs_args is None and "env_kwargs" in hyperparams:
+        manager.eval_env_kwargs = dict(hyperparams["env_kwargs"])
+    limit_threads(manager, hyperparams.get("policy"))
+    return hyperparams, saved
+
+
+def _load_trial(manager: ExperimentManager, hyperparams: Hyperparams) -> Hyperparams:
+    """
+    :param manager: the experiment; its ``-params`` win over the trial
+    :param hyperparams: what the YAML file and the command line say
+    :return: hyperparameters of the trial, ``policy_kwargs`` merged
+    """
+    assert manager.storage is not None and manager.study_name is not None
+    base = dict(hyperparams)
+    if isinstance(base.get("policy_kwargs"), str):  # "dict(...)", which rl_zoo3 evaluates in its own module later
+        base["policy_kwargs"] = eval(base["policy_kwargs"], vars(exp_manager))
+    sampled = merge_policy_kwargs(base, manager.load_trial(manager.storage, manager.study_name, manager.trial_id))
+    return {key: value for key, value in sampled.items() if key not in (manager.custom_hyperparams or {})}
+
+
+def objective(manager: ExperimentManager, original: Callable[[Any], float], trial: Any) -> float:
+    """
+    Run a trial whose sampled values are laid over the hyperparameters of the YAML file.
+
+    :param manager: the experiment.
+    :param original: rl_zoo3's method, bound.
+    :param trial: Optuna's trial.
+    :return: mean return of the last evaluation.
+    """
+    with sampling_around(manager._hyperparams):
+        return original(trial)
+
+
+def create_log_folder(manager: ExperimentManager, original: Callable[[], None]) -> None:
+    """
+    Claim a run folder: of two runs that start at the same time, one takes the next number.
+
+    :param manager: the experiment.
+    :param original: rl_zoo3's method, bound.
+    """
+    os.makedirs(manager.log_path, exist_ok=True)
+    while True:
+        try:
+            os.mkdir(manager.save_path)  # fails, atomically, where another run was faster
+            break
+        except FileExistsError:
+            run_id = get_latest_run_id(manager.log_path, manager.env_name) + 1
+            manager.save_path = os.path.join(manager.log_path, f"{manager.env_name}_{run_id}")
+    manager.params_path = f"{manager.save_path}/{manager.env_name}"
+    original()
+
+
+def limit_threads(manager: ExperimentManager, policy: Any) -> None:
+    """
+    Use one torch thread for a small network on the CPU, unless the user has chosen a number: several threads
+    gain nothing there, and lose a lot where other processes are busy.
+
+    :param manager: the experiment.
+    :param policy: name of the policy.
+    """
+    chosen = getattr(manager.args, "num_threads", -1) > 0 or os.environ.get("OMP_NUM_THREADS")
+    if chosen or policy != "MlpPolicy" or get_device(manager.device).type != "cpu" or th.get_num_threads() == 1:
+        return
+    th.set_num_threads(1)
+    if manager.verbose >= 1:
+        print("Using one torch thread (--num-threads or OMP_NUM_THREADS choose another number)")
+
+
+def extend(manager_class: type[ExperimentManager]) -> None:
+    """
+    Wrap the methods of ``ExperimentManager``. A second call changes nothing.
+
+    :param manager_class: the class to change.
+    """
+    if hasattr(manager_class.__init__, "_sb3_ora"):
+        return
+    for function in (read_hyperparameters, objective, create_log_folder):
+        setattr(manager_class, function.__name__, _wrap(getattr(manager_class, function.__name__), function))
+    setattr(manager_class, "__init__", _wrap_init(manager_class.__init__))  # noqa: B010, mypy forbids the assignment
+
+
+def _wrap(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    :param original: method of ``ExperimentManager``
+    :param function: what to call instead, with the experiment, the bound method, and its arguments
+    :return: method that does so for the algorithms of this package
+    """
+
+    @functools.wraps(original)
+    def method(self: ExperimentManager, *args: Any, **kwargs: Any) -> Any:
+        bound = functools.partial(original, self)
+        return function(self, bound, *args, **kwargs) if self.algo in ALGORITHMS else bound(*args, **kwargs)
+
+    return method
+
+
+def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
+    """
+    :param original: ``ExperimentManager.__init__``
+    :return: constructor that takes the hyperparameter file of this package where no other one is given
+    """
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def method(self: ExperimentManager, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        algo = bound.arguments["algo"]
+        if algo in ALGORITHMS and not bound.arguments.get("config"):
+            bound.arguments["config"] = default_config(algo)
+        original(*bound.args, **bound.kwargs)
+
+    setattr(method, "_sb3_ora", True)  # noqa: B010, mypy forbids the assignment
+    return method
