@@ -27,7 +27,7 @@ def stack_batches(batches: Sequence[Observations]) -> Observations:
     if len(batches) == 1:
         return first
     if isinstance(first, dict):
-        return {key: np.concatenate([batch[key] for batch in batches]) for key in first}  # type: ignore[index]
+        return {key: np.concatenate([batch[key] for batch in batches]) for key in first}
     return np.concatenate(batches)  # type: ignore[arg-type]
 
 

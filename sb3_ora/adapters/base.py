@@ -10,6 +10,8 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
 from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 
+from sb3_ora.risk.distortions import Neutral
+
 if TYPE_CHECKING:
     from sb3_ora.iqn.iqn import IQN
 
@@ -62,6 +64,13 @@ class RiskAdapter(BaseCallback):
     def _bind(self) -> None:
         """Set up what the adapter learns; the policy exists."""
 
+    def _require_distortion(self) -> None:
+        """
+        :raises ValueError: if the model's returns are not distorted, so that their level means nothing
+        """
+        if isinstance(self.model.policy.risk.distortion, Neutral):
+            raise ValueError(f"{type(self).__name__} moves the level of a distortion, but the model has distortion='neutral'")
+
     def _level_schedule(self) -> Schedule | None:
         """The schedule of the return distortion's level; None where the adapter sets the level itself."""
         return self.model.level_schedule
@@ -83,7 +92,8 @@ class RiskAdapter(BaseCallback):
 
     def record(self) -> None:
         """Write to the logger, just before it is dumped."""
-        self.model.logger.record("risk/level", self.model.policy.risk.level)
+        if not isinstance(self.model.policy.risk.distortion, Neutral):
+            self.model.logger.record("risk/level", self.model.policy.risk.level)
 
     # State
 
@@ -102,7 +112,7 @@ class RiskAdapter(BaseCallback):
         """
         :return: the adapter's state, as tensors and plain values
         """
-        return {"kind": type(self).__name__, "learned": self.learned_state()}
+        return {"kind": type(self).__name__, "learned": self.learned_state(), "unclaimed": self.unclaimed}
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
         """
@@ -112,6 +122,7 @@ class RiskAdapter(BaseCallback):
         """
         if state["kind"] == type(self).__name__:
             self.load_learned_state(state["learned"])
+            self.unclaimed = state["unclaimed"]
         else:
             self.unclaimed = state
 

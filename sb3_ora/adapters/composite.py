@@ -13,4 +13,4 @@ class CompositeAdapter(EnsembleAdapter):
 
     def _bind(self) -> None:
         super()._bind()
-        self.model.policy.risk.measure = None  # the mean, whatever the measure
+        self.model.policy.risk.use_mean = True

@@ -73,6 +73,7 @@ class EnsembleAdapter(RiskAdapter):
             raise ValueError(f"{type(self).__name__} needs a model with epistemic_measure, such as ORAIQN")
         self.grid = alpha_grid(*(self.options[name] for name in ("alpha_min", "alpha_max", "alpha_step")))
         self.measure: EpistemicMeasure = make_measure(self.options["epistemic_measure"])
+        risk.use_mean = False
         reference = self.options["reference"]
         if reference is None:  # continuous observations are seldom met twice
             reference = "visit" if isinstance(risk.state_key, DiscreteKey) else "update"

@@ -64,6 +64,7 @@ class EWAFAdapter(RiskAdapter):
 
     def _bind(self) -> None:
         options, risk, n_envs = self.options, self.model.policy.risk, self.model.n_envs
+        self._require_distortion()
         self.arms = self._check_arms(options["risk_levels"])
         self.published = check_choice("mode", options["mode"], ("sample", "published")) == "published"
         self.direction = -1.0 if check_choice("sign", options["sign"], ("falling", "paper")) == "falling" else 1.0
@@ -142,9 +143,9 @@ class EWAFAdapter(RiskAdapter):
                     self.controllers[env].reset()
         else:
             variances = tail_variance(tails, 2 / n)  # (E,)
-            for env in np.flatnonzero(~np.isnan(self.last_variance)):
+            for env in np.flatnonzero(~np.isnan(self.last_variance)).tolist():
                 change = variances[env] - self.last_variance[env]
-                self.bandit.update(int(self.drawn[env]), self.direction * change)
+                self.bandit.update(int(self.drawn[env]), self.direction * float(change))
             self.last_variance = np.where(dones, np.nan, variances)
         self._draw(np.arange(n_envs))
 

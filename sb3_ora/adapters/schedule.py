@@ -1,7 +1,7 @@
 from stable_baselines3.common.type_aliases import Schedule
 
 from sb3_ora.adapters.base import RiskAdapter
-from sb3_ora.risk.schedules import make_level_schedule
+from sb3_ora.risk.schedules import check_schedule, make_level_schedule
 
 
 class ScheduleAdapter(RiskAdapter):
@@ -21,9 +21,12 @@ class ScheduleAdapter(RiskAdapter):
 
     def _bind(self) -> None:
         level = self.options["risk_level"]
-        self.schedule = self.model.level_schedule if level is None else make_level_schedule(level)
-        for progress_remaining in (1.0, 0.0):
-            self.model.policy.risk.distortion.check_level(self.schedule(progress_remaining))
+        if level is None:
+            self.schedule = self.model.level_schedule
+        else:
+            self._require_distortion()
+            self.schedule = make_level_schedule(level)
+            check_schedule(self.schedule, self.model.policy.risk.distortion)
 
     def _level_schedule(self) -> Schedule:
         return self.schedule

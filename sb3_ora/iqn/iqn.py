@@ -22,7 +22,7 @@ from sb3_ora.iqn.networks import ImplicitQuantileNetwork
 from sb3_ora.iqn.policies import CnnPolicy, IQNPolicy, MlpPolicy, MultiInputPolicy
 from sb3_ora.observations import Observations, batch_length, stack_batches
 from sb3_ora.risk.distortions import Distortion, Neutral, make_distortion, midpoints
-from sb3_ora.risk.schedules import make_level_schedule
+from sb3_ora.risk.schedules import check_schedule, make_level_schedule
 from sb3_ora.risk.state import NO_ACTION
 
 SelfIQN = TypeVar("SelfIQN", bound="IQN")
@@ -138,7 +138,7 @@ class IQN(OffPolicyAlgorithm):
         target_risk: str = "acting",
         evaluation_eps: float = 0.001,
         double_q: bool = False,
-        risk_adapter: str | RiskAdapter | None = None,
+        risk_adapter: RiskAdapter | None = None,
         _init_setup_model: bool = True,
     ):
         super().__init__(
@@ -180,7 +180,7 @@ class IQN(OffPolicyAlgorithm):
         self.target_risk = target_risk
         self.evaluation_eps = evaluation_eps
         self.double_q = double_q
-        self.risk_adapter = risk_adapter
+        self.risk_adapter: str | RiskAdapter | None = risk_adapter
         # For updating the target network with multiple envs:
         self._n_calls = 0
         # "epsilon" for the epsilon-greedy exploration
@@ -210,11 +210,15 @@ class IQN(OffPolicyAlgorithm):
 
     def _policy_arguments(self) -> dict[str, Any]:
         """What the policy is built from: the user's ``policy_kwargs`` and the algorithm's own arguments."""
+        optimizer: dict[str, Any] = {}
+        if "optimizer_class" not in self.policy_kwargs:
+            # eps was proposed in the QR-DQN paper, where `batch_size = 32`
+            given = self.policy_kwargs.get("optimizer_kwargs") or {}
+            kwargs = {"eps": 0.01 / self.batch_size, "fused": self.device.type in ("cpu", "cuda"), **given}
+            optimizer = {"optimizer_class": th.optim.Adam, "optimizer_kwargs": kwargs}
         return {
-            # Proposed in the QR-DQN paper, where `batch_size = 32`
-            "optimizer_class": th.optim.Adam,
-            "optimizer_kwargs": {"eps": 0.01 / self.batch_size} if "optimizer_class" not in self.policy_kwargs else None,
             **self.policy_kwargs,
+            **optimizer,
             "n_risk_samples": self.n_risk_samples,
             "distortion": self.distortion,
             "risk_level": self.level_schedule(1.0),
@@ -231,6 +235,7 @@ class IQN(OffPolicyAlgorithm):
         self._check_arguments()
         distortion = make_distortion(self.distortion)
         self.level_schedule = make_level_schedule(distortion.default_level if self.risk_level is None else self.risk_level)
+        check_schedule(self.level_schedule, distortion)
         # The constructor's arguments stay as given: what SB3 derives from them lasts for the set-up only
         names = ("policy_kwargs", "replay_buffer_class", "replay_buffer_kwargs")
         given = {name: getattr(self, name) for name in names}
@@ -258,7 +263,8 @@ class IQN(OffPolicyAlgorithm):
                 "The number of environments used is greater than the target network "
                 f"update interval ({self.n_envs} > {self.target_update_interval}), "
                 "therefore the target network will be updated after each call to env.step() "
-                f"which corresponds to {self.n_envs} steps."
+                f"which corresponds to {self.n_envs} steps.",
+                stacklevel=2,
             )
 
     def _create_aliases(self) -> None:
@@ -277,7 +283,8 @@ class IQN(OffPolicyAlgorithm):
         """
         assert self._last_obs is not None
         n_others = 0 if others is None else batch_length(others)
-        obs_tensor, _ = self.policy.obs_to_tensor(self._last_obs if others is None else stack_batches([others, self._last_obs]))
+        observations = self._last_obs if others is None else stack_batches([others, self._last_obs])
+        obs_tensor, _ = self.policy.obs_to_tensor(observations)
         with th.no_grad():
             taus = self.policy.risk.taus(self.adapter.acting_level)  # (1, M) or (E, M)
             tail_taus = self.adapter.tail_taus
@@ -473,8 +480,10 @@ class IQN(OffPolicyAlgorithm):
         if not given:
             return False
         if given[0] is not self.adapter:
-            if self.risk_adapter is not None:
-                raise ValueError(f"callback holds a {type(given[0]).__name__}, but risk_adapter={self.risk_adapter!r} was given")
+            if isinstance(self.risk_adapter, RiskAdapter):
+                raise ValueError(
+                    f"callback holds a {type(given[0]).__name__}, but risk_adapter={self.risk_adapter!r}: give one of them"
+                )
             given[0].bind(self)
             given[0].take_over(self.adapter)
             self.adapter = given[0]
@@ -524,7 +533,7 @@ class IQN(OffPolicyAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["quantile_net", "quantile_net_target", "batch_norm_stats", "batch_norm_stats_target"]
-        return [*super()._excluded_save_params(), *derived, "level_schedule", "_acting", "_acting_alphas"]
+        return [*super()._excluded_save_params(), *derived, "level_schedule", "_acting", "_acting_alphas", "_previous_actions"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "adapter"], []

@@ -1,6 +1,29 @@
 """The loss of implicit quantile networks."""
 
+from typing import Any
+
 import torch as th
+
+
+class _QuantileHuber(th.autograd.Function):
+    """
+    The loss with its gradient in closed form, both from one pass over the pairs: with delta clipped to [-1, 1],
+    the Huber term is clip(delta) * (delta - clip(delta) / 2) and its derivative is clip(delta).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, quantiles: th.Tensor, targets: th.Tensor, taus: th.Tensor) -> th.Tensor:
+        delta = targets.unsqueeze(-2) - quantiles.unsqueeze(-1)  # (..., N, N')
+        clipped = delta.clamp(-1, 1)
+        weight = (taus.unsqueeze(-1) - (delta < 0).to(delta.dtype)).abs_()  # (..., N, N')
+        slope = weight.mul_(clipped)  # minus the derivative of each pair
+        ctx.save_for_backward(slope.mean(dim=-1))  # (..., N)
+        return delta.sub_(clipped, alpha=0.5).mul_(slope).mean(dim=-1).sum(dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: th.Tensor) -> tuple[th.Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return -slope * grad_outputs[0].unsqueeze(-1), None, None
 
 
 def quantile_huber_loss(quantiles: th.Tensor, targets: th.Tensor, taus: th.Tensor) -> th.Tensor:
@@ -14,7 +37,4 @@ def quantile_huber_loss(quantiles: th.Tensor, targets: th.Tensor, taus: th.Tenso
     :param taus: fractions of the estimated quantiles, broadcast to (..., N)
     :return: the loss, (...)
     """
-    delta = targets.detach().unsqueeze(-2) - quantiles.unsqueeze(-1)  # (..., N, N')
-    weight = (taus.unsqueeze(-1) - (delta.detach() < 0).to(delta.dtype)).abs()  # (..., N, N')
-    huber = th.nn.functional.huber_loss(delta, th.zeros_like(delta), reduction="none")
-    return (weight * huber).mean(dim=-1).sum(dim=-1)
+    return _QuantileHuber.apply(quantiles, targets.detach(), taus)

@@ -1,6 +1,7 @@
 """The implicit quantile network, with one head (IQN) or an ensemble of heads on a shared trunk (DRL-ORA)."""
 
 import copy
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -50,7 +51,7 @@ def ensemble_mlp(n_heads: int, widths: list[int], activation_fn: type[nn.Module]
     :return: a network from (R, in) or (K, R, in) to (K, R, out)
     """
     layers: list[nn.Module] = []
-    for in_features, out_features in zip(widths, widths[1:], strict=False):
+    for in_features, out_features in itertools.pairwise(widths):
         layers += [EnsembleLinear(n_heads, in_features, out_features), activation_fn()]
     return nn.Sequential(*(layers if activate_last else layers[:-1]))
 
@@ -62,7 +63,7 @@ def shared_mlp(widths: list[int], activation_fn: type[nn.Module]) -> nn.Sequenti
     :return: a network from (R, in) to (R, out)
     """
     layers: list[nn.Module] = []
-    for in_features, out_features in zip(widths, widths[1:], strict=False):
+    for in_features, out_features in itertools.pairwise(widths):
         layers += [nn.Linear(in_features, out_features), activation_fn()]
     return nn.Sequential(*layers)
 
@@ -135,6 +136,7 @@ class ImplicitQuantileNetwork(BasePolicy):
             self.shared = shared_mlp(product, activation_fn)
         head = [product[-1], *head_arch, self.n_actions]
         self.heads = ensemble_mlp(n_heads, head, activation_fn, activate_last=False)
+        self.frequencies: th.Tensor
         self.register_buffer("frequencies", math.pi * th.arange(n_cosines, dtype=th.float32), persistent=False)
 
         self.prior_extractor: BaseFeaturesExtractor | None = None

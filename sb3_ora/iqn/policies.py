@@ -227,9 +227,7 @@ class IQNPolicy(BasePolicy):
         return (actions if vectorized else actions.squeeze(axis=0)), (indices,)
 
     @staticmethod
-    def _previous_actions(
-        n_envs: int, state: tuple[np.ndarray, ...] | None, episode_start: np.ndarray | None
-    ) -> np.ndarray:
+    def _previous_actions(n_envs: int, state: tuple[np.ndarray, ...] | None, episode_start: np.ndarray | None) -> np.ndarray:
         if state is None:
             return np.full(n_envs, NO_ACTION)
         previous = np.array(state[0], dtype=np.int64)
@@ -246,7 +244,7 @@ class IQNPolicy(BasePolicy):
         """
         if isinstance(obs, dict):
             return {key: value.cpu().numpy() for key, value in obs.items()}
-        return obs.cpu().numpy().reshape(-1, *get_obs_shape(self.observation_space))  # type: ignore[misc]
+        return obs.cpu().numpy().reshape(-1, *get_obs_shape(self.observation_space))
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()
@@ -279,23 +277,47 @@ class CnnPolicy(IQNPolicy):
     """
     Policy class for images: :class:`IQNPolicy` with a ``NatureCNN`` as default features extractor.
 
-    :param args: see :class:`IQNPolicy`
+    :param observation_space: Observation space
+    :param action_space: Action space
+    :param lr_schedule: Learning rate schedule (could be constant)
     :param features_extractor_class: Features extractor to use
     :param kwargs: see :class:`IQNPolicy`
     """
 
-    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN, **kwargs: Any):
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        *,
+        features_extractor_class: type[BaseFeaturesExtractor] = NatureCNN,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            observation_space, action_space, lr_schedule, features_extractor_class=features_extractor_class, **kwargs
+        )
 
 
 class MultiInputPolicy(IQNPolicy):
     """
     Policy class for dict observations: :class:`IQNPolicy` with a ``CombinedExtractor`` as default features extractor.
 
-    :param args: see :class:`IQNPolicy`
+    :param observation_space: Observation space
+    :param action_space: Action space
+    :param lr_schedule: Learning rate schedule (could be constant)
     :param features_extractor_class: Features extractor to use
     :param kwargs: see :class:`IQNPolicy`
     """
 
-    def __init__(self, *args: Any, features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor, **kwargs: Any):
-        super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        *,
+        features_extractor_class: type[BaseFeaturesExtractor] = CombinedExtractor,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            observation_space, action_space, lr_schedule, features_extractor_class=features_extractor_class, **kwargs
+        )

@@ -138,7 +138,6 @@ class ORAIQN(IQN):
             target_risk=target_risk,
             evaluation_eps=evaluation_eps,
             double_q=double_q,
-            risk_adapter=risk_adapter,
             _init_setup_model=False,
         )
         self.n_heads = n_heads
@@ -153,6 +152,7 @@ class ORAIQN(IQN):
         self.max_keys = max_keys
         self.normalize_loss = normalize_loss
         self.next_action = next_action
+        self.risk_adapter = risk_adapter
 
         if _init_setup_model:
             self._setup_model()

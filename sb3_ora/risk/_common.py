@@ -1,9 +1,6 @@
-"""Small things the risk modules share: equality by value, generator state, argument checks."""
+"""Small things the risk modules share: equality by value, generator state."""
 
 import json
-import math
-from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -40,36 +37,3 @@ def restore_generator(generator: np.random.Generator, state: str) -> None:
     :param state: JSON text.
     """
     generator.bit_generator.state = json.loads(state)
-
-
-def finite_float(name: str, value: Any) -> float:
-    """
-    Check that an argument is a finite real number.
-
-    :param name: Name of the argument, for the error message.
-    :param value: The value given.
-    :return: The value as a float.
-    :raises TypeError: If it is not a real number.
-    :raises ValueError: If it is infinite or not a number.
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {value!r}")
-    return number
-
-
-def level_interval(alpha_min: float, alpha_max: float) -> tuple[float, float]:
-    """
-    Check the ends of an interval of risk levels.
-
-    :param alpha_min: Lowest level.
-    :param alpha_max: Highest level.
-    :return: Both as floats.
-    :raises ValueError: Unless ``0 < alpha_min <= alpha_max <= 1``.
-    """
-    low, high = finite_float("alpha_min", alpha_min), finite_float("alpha_max", alpha_max)
-    if not 0.0 < low <= high <= 1.0:
-        raise ValueError(f"alpha_min and alpha_max must satisfy 0 < alpha_min <= alpha_max <= 1, got {low} and {high}")
-    return low, high

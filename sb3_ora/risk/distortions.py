@@ -10,7 +10,8 @@ from typing import ClassVar
 
 import torch as th
 
-from sb3_ora.risk._common import ByValue, finite_float
+from sb3_ora.checks import check_integer, check_number
+from sb3_ora.risk._common import ByValue
 
 
 def midpoints(n: int, device: th.device | str | None = None) -> th.Tensor:
@@ -22,8 +23,7 @@ def midpoints(n: int, device: th.device | str | None = None) -> th.Tensor:
     :return: Fractions ``(m + 0.5) / n`` for m = 0 ... n - 1, shape (n,), float32.
     :raises ValueError: If ``n`` is smaller than 1.
     """
-    if n < 1:
-        raise ValueError(f"n must be at least 1, got {n}")
+    check_integer("n", n)
     return (th.arange(n, dtype=th.float32, device=device) + 0.5) / n
 
 
@@ -75,15 +75,14 @@ class Distortion(ByValue, ABC):
         :param level: The level, any finite number unless a subclass says otherwise.
         :raises ValueError: If the level is not allowed.
         """
-        finite_float("risk_level", level)
+        check_number("risk_level", level)
 
 
 class _UnitLevel(Distortion):
     """Distortions whose level lies in (0, 1]."""
 
     def check_level(self, level: float) -> None:
-        if not 0.0 < finite_float("risk_level", level) <= 1.0:
-            raise ValueError(f"risk_level of the {type(self).__name__} distortion must lie in (0, 1], got {level}")
+        check_number("risk_level", level, 0, 1, open_low=True)
 
 
 class Neutral(Distortion):
@@ -93,7 +92,7 @@ class Neutral(Distortion):
         return taus
 
     def check_level(self, level: float) -> None:
-        if finite_float("risk_level", level) != 1.0:
+        if check_number("risk_level", level) != 1.0:
             raise ValueError(
                 f"risk_level={level} has no effect with the neutral distortion: "
                 "leave it at 1 or choose another distortion, such as 'cvar'"

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch as th
 
-from sb3_ora.risk._common import finite_float, generator_state, restore_generator
+from sb3_ora.checks import check_integer, check_number
+from sb3_ora.risk._common import generator_state, restore_generator
 
 _LARGEST_WEIGHT = 1e100
 
@@ -40,18 +41,10 @@ class EWAF:
     """
 
     def __init__(self, n_arms: int, learning_rate: float, decay: float = 0.0, floor: float = 1e-2, seed: int | None = None):
-        if n_arms < 1:
-            raise ValueError(f"n_arms must be at least 1, got {n_arms}")
-        if finite_float("learning_rate", learning_rate) <= 0.0:
-            raise ValueError(f"learning_rate must be positive, got {learning_rate}")
-        if not 0.0 <= decay < 1.0:
-            raise ValueError(f"decay must lie in [0, 1), got {decay}")
-        if not 0.0 < floor <= 1.0:
-            raise ValueError(f"floor must lie in (0, 1], got {floor}")
-        self.n_arms = n_arms
-        self.learning_rate = learning_rate
-        self.decay = decay
-        self.floor = floor
+        self.n_arms = check_integer("n_arms", n_arms)
+        self.learning_rate = check_number("learning_rate", learning_rate, 0, open_low=True)
+        self.decay = check_number("decay", decay, 0, 1, open_high=True)
+        self.floor = check_number("floor", floor, 0, 1, open_low=True)
         self.weights = np.zeros(n_arms)
         self._generator = np.random.default_rng(seed)
 
@@ -86,7 +79,7 @@ class EWAF:
         """
         if not 0 <= arm < self.n_arms:
             raise ValueError(f"arm must lie in [0, {self.n_arms}), got {arm}")
-        feedback = finite_float("feedback", feedback)
+        feedback = check_number("feedback", feedback)
         probability = float(self.probabilities[arm])
         self.weights *= 1.0 - self.decay
         raised = self.weights[arm] + self.learning_rate * feedback / max(probability, self.floor)
@@ -130,14 +123,10 @@ class PublishedARTController:
     """
 
     def __init__(self, level_min: float = 0.1, level_max: float = 1.0, learning_rate: float = 2.0, window: int = 5):
-        if not finite_float("level_min", level_min) <= finite_float("level_max", level_max):
-            raise ValueError(f"level_min must not exceed level_max, got {level_min} and {level_max}")
-        if window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
-        self.level_min = level_min
-        self.level_max = level_max
-        self.learning_rate = finite_float("learning_rate", learning_rate)
-        self.window = window
+        self.level_max = check_number("level_max", level_max)
+        self.level_min = check_number("level_min", level_min, high=self.level_max)
+        self.learning_rate = check_number("learning_rate", learning_rate, 0, open_low=True)
+        self.window = check_integer("window", window)
         self.reset()
 
     def reset(self) -> None:
@@ -162,7 +151,7 @@ class PublishedARTController:
         :return: Risk level for the next step.
         :raises ValueError: If ``tcv`` is not finite.
         """
-        self._variances.append(finite_float("tcv", tcv))
+        self._variances.append(check_number("tcv", tcv))
         if self._started:
             current = math.fsum(self._variances)
             self._falls.append(self._last_sum - current)

@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sb3_ora.risk._common import finite_float, generator_state, restore_generator
+from sb3_ora.checks import check_number
+from sb3_ora.risk._common import generator_state, restore_generator
 from sb3_ora.risk.table import RiskTable
 
 _LOSS_SUM = "loss_sum"
@@ -63,12 +64,9 @@ class FTPL:
             raise ValueError(f"alphas must be a non-empty vector of finite numbers, got {alphas!r}")
         if np.any(np.diff(self.alphas) <= 0.0):
             raise ValueError(f"alphas must be in ascending order, got {alphas!r}")
-        if isinstance(eta, str):
-            if eta != "auto":
-                raise ValueError(f"eta must be a positive number or 'auto', got {eta!r}")
-        elif finite_float("eta", eta) <= 0.0:
+        if isinstance(eta, str) and eta != "auto":
             raise ValueError(f"eta must be a positive number or 'auto', got {eta!r}")
-        self.eta = eta
+        self.eta = eta if isinstance(eta, str) else check_number("eta", eta, 0, open_low=True)
         self.normalize = normalize
         self.table = RiskTable(initial=float(self.alphas[-1])) if table is None else table
         self.table.add_column(_LOSS_SUM, (len(self.alphas),))

@@ -9,6 +9,8 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 
+from sb3_ora.checks import check_integer
+
 Observations: TypeAlias = np.ndarray | dict[str, np.ndarray]
 
 KEY_BITS = 48
@@ -52,7 +54,7 @@ class _DigitKey:
 
 def _rows(observations: Observations, space: spaces.Space) -> np.ndarray:
     """Batch of observations of an array-valued space, flattened to (B, D)."""
-    size = prod(space.shape) if space.shape is not None else 0
+    size = prod(space.shape or ())
     if isinstance(observations, dict) or np.ndim(observations) == 0:
         raise ValueError(f"observations must be a batch from {space}, got {type(observations).__name__}")
     batch = np.asarray(observations)
@@ -84,6 +86,11 @@ class StateKey(ABC):
 
         :param observations: A batch (N, ...), or a dict of batches.
         """
+        if not self.fitted:
+            self._fit(observations)
+
+    def _fit(self, observations: Observations) -> None:
+        raise NotImplementedError(f"{type(self).__name__} needs fitting but does not say how")
 
     @property
     def fitted(self) -> bool:
@@ -133,10 +140,8 @@ class BucketKey(StateKey):
     def __init__(self, space: spaces.Box, n_bins: int = 10):
         if not isinstance(space, spaces.Box):
             raise TypeError(f"space of a BucketKey must be a Box, got {space}")
-        if n_bins < 1:
-            raise ValueError(f"n_bins must be at least 1, got {n_bins}")
         self.space = space
-        self.n_bins = n_bins
+        self.n_bins = check_integer("n_bins", n_bins)
         low, high = (np.ravel(bound).astype(np.float64) for bound in (space.low, space.high))
         self._open = (np.abs(low) > _UNBOUNDED) | (np.abs(high) > _UNBOUNDED)  # (D,)
         self._fitted = not self._open.any()
@@ -151,9 +156,7 @@ class BucketKey(StateKey):
         digits = np.clip((values - self._low) / width * self.n_bins, 0, self.n_bins - 1)
         return self._digits(digits)
 
-    def fit(self, observations: Observations) -> None:
-        if self._fitted:
-            return
+    def _fit(self, observations: Observations) -> None:
         values = _rows(observations, self.space).astype(np.float64)  # (N, D)
         if not len(values) or not np.isfinite(values).all():
             raise ValueError(f"observations to fit must be finite and at least one, got shape {values.shape}")
@@ -227,7 +230,7 @@ def _flat_size(space: spaces.Space) -> int:
         return sum(_flat_size(part) for part in space.spaces.values())
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise TypeError(f"space of a SimHashKey must be made of boxes and discrete spaces, got {space}")
-    return prod(space.shape)
+    return prod(space.shape or ())
 
 
 class SimHashKey(StateKey):
@@ -244,8 +247,8 @@ class SimHashKey(StateKey):
     """
 
     def __init__(self, space: spaces.Space, n_bits: int = 32, seed: int = 0):
-        if not 1 <= n_bits <= KEY_BITS:
-            raise ValueError(f"n_bits must lie in [1, {KEY_BITS}], got {n_bits}")
+        if check_integer("n_bits", n_bits) > KEY_BITS:
+            raise ValueError(f"n_bits must be at most {KEY_BITS}, got {n_bits}")
         self.space = space
         self.n_bits = n_bits
         self.seed = seed
@@ -276,9 +279,7 @@ class SimHashKey(StateKey):
             raise ValueError("observations must be numbers, got NaN")
         return flat
 
-    def fit(self, observations: Observations) -> None:
-        if self._mean is not None:
-            return
+    def _fit(self, observations: Observations) -> None:
         batches = list(_chunks(observations))
         if not batches:
             raise ValueError("observations to fit must be at least one, got none")
@@ -316,7 +317,7 @@ def _chunks(observations: Observations) -> Iterator[Observations]:
         yield _slice(observations, slice(start, start + _CHUNK))
 
 
-def make_state_key(spec: None | str | StateKey, space: spaces.Space) -> StateKey:
+def make_state_key(spec: str | StateKey | None, space: spaces.Space) -> StateKey:
     """
     State key for an observation space.
 

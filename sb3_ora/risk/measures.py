@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import torch as th
 
+from sb3_ora.checks import check_integer
 from sb3_ora.risk._common import ByValue
 
 Levels: TypeAlias = float | np.ndarray | th.Tensor
@@ -64,8 +65,7 @@ class EpistemicMeasure(ByValue, ABC):
         :return: Weights (K,) or (G, K), float64; they sum to 1 over the heads.
         :raises ValueError: If a level is outside (0, 1], or ``distortion`` does not run from 0 to 1.
         """
-        if n_atoms < 1:
-            raise ValueError(f"n_atoms must be at least 1, got {n_atoms}")
+        check_integer("n_atoms", n_atoms)
         levels = _snapped(_levels_array(alpha), n_atoms)
         survival = np.arange(n_atoms + 1) / n_atoms
         distorted = np.asarray(self.distortion(survival, levels[..., None]), dtype=np.float64)  # (K + 1,) or (G, K + 1)

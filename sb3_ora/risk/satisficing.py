@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sb3_ora.risk._common import level_interval
+from sb3_ora.checks import check_number
 
 TIE_TOLERANCE = 1e-9
 """A target this close to the largest atom, relative to the size of the numbers, counts as equal to it."""
@@ -27,7 +27,8 @@ def satisficing_level(x: np.ndarray, target: float | np.ndarray, alpha_min: floa
     :return: Levels (...), float64.
     :raises ValueError: If a number is not finite, there are no atoms, or the levels are not ``0 < min <= max <= 1``.
     """
-    alpha_min, alpha_max = level_interval(alpha_min, alpha_max)
+    check_number("alpha_max", alpha_max, 0.0, 1.0, open_low=True)
+    check_number("alpha_min", alpha_min, 0.0, alpha_max, open_low=True)
     x, target = np.asarray(x, dtype=np.float64), np.asarray(target, dtype=np.float64)
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"x must have at least one atom in its last dimension, got shape {x.shape}")

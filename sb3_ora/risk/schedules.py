@@ -1,11 +1,12 @@
 """Schedules of the risk level over training, in Stable-Baselines3's convention (progress remaining, 1 to 0)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from sb3_ora.risk._common import ByValue, finite_float
+from sb3_ora.checks import check_number
+from sb3_ora.risk._common import ByValue
+from sb3_ora.risk.distortions import Distortion
 
 
 class PiecewiseLinear(ByValue):
@@ -17,7 +18,7 @@ class PiecewiseLinear(ByValue):
     """
 
     def __init__(self, points: Sequence[float]):
-        self.points = tuple(finite_float("points", point) for point in points)
+        self.points = tuple(check_number("points", point) for point in points)
         if not self.points:
             raise ValueError("points must hold at least one value, got none")
 
@@ -39,19 +40,22 @@ def make_level_schedule(spec: float | str | Callable[[float], float]) -> Callabl
     :param spec: A number (constant level), a text such as "0.1->0.9->0.1" (piecewise linear over training) or "0.25",
         or a schedule, which is returned as it is.
     :return: A function of the progress remaining (1 at the start, 0 at the end).
-    :raises ValueError: If the text cannot be read or a number is not finite.
-    :raises TypeError: If it is none of these.
+    :raises ValueError: If it is none of these, the text cannot be read, or a number is not finite.
     """
     if callable(spec):
         return spec
-    return PiecewiseLinear(_points(spec))
-
-
-def _points(spec: Any) -> list[float]:
-    if not isinstance(spec, str):
-        return [finite_float("risk_level", spec)]
     try:
-        points = [float(part) for part in spec.split("->")]
+        points = [float(part) for part in spec.split("->")] if isinstance(spec, str) else [spec]
     except ValueError:
         raise ValueError(f"risk_level must be a number or text such as '0.1->0.9->0.1', got {spec!r}") from None
-    return [finite_float("risk_level", point) for point in points]
+    return PiecewiseLinear([check_number("risk_level", point) for point in points])
+
+
+def check_schedule(schedule: Callable[[float], float], distortion: Distortion) -> None:
+    """
+    :param schedule: A schedule of the risk level.
+    :param distortion: The distortion whose level it is.
+    :raises ValueError: If the level is not one of the distortion's at the start, at the end or at a knot.
+    """
+    for level in getattr(schedule, "points", (schedule(1.0), schedule(0.0))):
+        distortion.check_level(level)

@@ -45,6 +45,8 @@ class RiskState(nn.Module):
         self.distortion, self.level, self.n_samples = distortion, level, n_samples
         self.measure, self.table, self.state_key = measure, table, state_key
         self.scope, self.n_actions = scope, n_actions
+        self.use_mean = measure is None  # no adaptation: the mean of the heads, whatever the measure
+        self.midpoints: th.Tensor
         self.register_buffer("midpoints", midpoints(n_samples).unsqueeze(0), persistent=False)
 
     def taus(self, level: float | np.ndarray | None = None) -> th.Tensor:
@@ -52,10 +54,10 @@ class RiskState(nn.Module):
         :param level: level of the distortion, one for all observations or one for each, (B,); None for the policy's own
         :return: the fixed distorted fractions at which returns are averaged, (1, M) or (B, M)
         """
-        level = self.level if level is None else level
         if isinstance(level, np.ndarray):
-            level = th.as_tensor(level, dtype=th.float32, device=self.midpoints.device).unsqueeze(1)
-        return self.distortion(self.midpoints, level)
+            levels = th.as_tensor(level, dtype=th.float32, device=self.midpoints.device)
+            return self.distortion(self.midpoints, levels.unsqueeze(1))
+        return self.distortion(self.midpoints, self.level if level is None else level)
 
     def keys(self, observations: np.ndarray | dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
         """
@@ -79,7 +81,7 @@ class RiskState(nn.Module):
         :param previous_actions: indices of the actions taken before them, (B,), ``NO_ACTION`` at an episode's start
         :return: alpha for each state, (B,)
         """
-        if self.table is None:
+        if self.table is None or self.use_mean:
             return np.ones(len(previous_actions))
         alphas = np.full(len(previous_actions), self.table.initial)
         if self.scope == "global":
@@ -95,13 +97,14 @@ class RiskState(nn.Module):
         :param alphas: risk level of each state, (B,)
         :return: risk-adjusted values, minus the measure of the loss, (B, A)
         """
-        if self.measure is None or len(values) == 1:
+        if self.measure is None or self.use_mean or len(values) == 1:
             return values.mean(axis=0)
         weights = self.measure.weights(alphas, len(values)).astype(values.dtype)  # (B, K)
         return np.einsum("kba,bk->ba", np.sort(values, axis=0), weights)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         destination[prefix + "level"] = th.tensor([self.level], dtype=th.float64)
+        destination[prefix + "use_mean"] = th.tensor([self.use_mean])
         for name, part in (("table", self.table), ("state_key", self.state_key)):
             for key, value in ({} if part is None else part.state_dict()).items():
                 destination[f"{prefix}{name}.{key}"] = value
@@ -121,6 +124,7 @@ class RiskState(nn.Module):
             entries[part][name] = value
         if "level" in entries[""]:
             self.level = float(entries[""]["level"])
+            self.use_mean = bool(entries[""]["use_mean"])
         elif strict:
             missing_keys.append(prefix + "level")
         for part in ("table", "state_key"):

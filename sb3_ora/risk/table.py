@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch as th
 
-from sb3_ora.risk._common import finite_float
+from sb3_ora.checks import check_integer, check_number
 
 _FIRST_CAPACITY = 64
 _ALPHA = "alpha"
@@ -54,10 +54,8 @@ class RiskTable:
     """
 
     def __init__(self, initial: float, max_keys: int = 100_000):
-        if max_keys < 1:
-            raise ValueError(f"max_keys must be at least 1, got {max_keys}")
-        self.initial = finite_float("initial", initial)
-        self.max_keys = int(max_keys)
+        self.initial = check_number("initial", initial)
+        self.max_keys = check_integer("max_keys", max_keys)
         self._row_of: OrderedDict[int, int] = OrderedDict()  # least recently updated key first
         self._columns: dict[str, _Column] = {}
         self._capacity = min(_FIRST_CAPACITY, self.max_keys)
