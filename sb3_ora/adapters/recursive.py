@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 
 from sb3_ora.adapters.ensemble import EnsembleAdapter
-from sb3_ora.risk.ftpl import rounds
+from sb3_ora.risk.ftpl import leader, rounds
 from sb3_ora.risk.measures import LowerTailCVaR
 from sb3_ora.risk.satisficing import satisficing_level
 
@@ -60,7 +60,4 @@ class RecursiveAdapter(EnsembleAdapter):
         if isinstance(self.measure, LowerTailCVaR):
             return satisficing_level(-old, -targets, self.grid[0], self.grid[-1])
         gaps = np.abs(old @ self.grid_weights - targets[:, None])  # (P, G)
-        tied = gaps <= gaps.min(axis=1, keepdims=True) + 1e-9 * np.abs(old).max(axis=1, keepdims=True)
-        distance = np.where(tied, np.abs(self.grid - previous[:, None]), np.inf)
-        nearest = distance <= distance.min(axis=1, keepdims=True) + 1e-12
-        return self.grid[len(self.grid) - 1 - nearest[:, ::-1].argmax(axis=1)]
+        return self.grid[leader(gaps, np.zeros(len(gaps)), self.grid, previous)]

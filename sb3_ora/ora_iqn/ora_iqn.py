@@ -1,6 +1,8 @@
 from typing import Any, TypeVar
 
+import numpy as np
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, ReplayBufferSamples, Schedule
 
@@ -10,7 +12,7 @@ from sb3_ora.checks import check_choice, check_integer, check_number
 from sb3_ora.iqn.iqn import IQN
 from sb3_ora.iqn.policies import IQNPolicy
 from sb3_ora.risk.distortions import Distortion
-from sb3_ora.risk.keys import StateKey
+from sb3_ora.risk.keys import BucketKey, StateKey
 from sb3_ora.risk.measures import EpistemicMeasure, make_measure
 from sb3_ora.risk.state import RISK_SCOPES
 
@@ -153,6 +155,7 @@ class ORAIQN(IQN):
         self.normalize_loss = normalize_loss
         self.next_action = next_action
         self.risk_adapter = risk_adapter
+        self._normalized_observations = False
 
         if _init_setup_model:
             self._setup_model()
@@ -172,6 +175,17 @@ class ORAIQN(IQN):
         make_measure(self.epistemic_measure)
         alpha_grid(self.alpha_min, self.alpha_max, self.alpha_step)
 
+    def _make_state_key(self) -> str | StateKey | None:
+        """The state key; where VecNormalize moves observations, the bounds of their space do not hold for the policy."""
+        if self.env is not None:  # a model loaded without environment was told by the file
+            normalize = self.get_vec_normalize_env()
+            self._normalized_observations = normalize is not None and normalize.norm_obs
+        space = self.observation_space
+        by_bucket = self.state_key == "bucket" or self.state_key is None
+        if self._normalized_observations and by_bucket and isinstance(space, spaces.Box) and len(space.shape) == 1:
+            return BucketKey(spaces.Box(-np.inf, np.inf, space.shape))
+        return self.state_key
+
     def _policy_arguments(self) -> dict[str, Any]:
         return {
             **super()._policy_arguments(),
@@ -179,7 +193,7 @@ class ORAIQN(IQN):
             "epistemic_measure": self.epistemic_measure,
             "alpha": self.alpha_max,
             "risk_scope": self.risk_scope,
-            "state_key": self.state_key,
+            "state_key": self._make_state_key(),
             "max_keys": self.max_keys,
         }
 

@@ -100,7 +100,7 @@ class EWAF:
         :param state: As :meth:`state_dict` gives it.
         :raises ValueError: If it was saved for another number of arms.
         """
-        weights = np.array(state["weights"], dtype=np.float64)
+        weights = state["weights"].cpu().double().numpy().copy()
         if weights.shape != (self.n_arms,):
             raise ValueError(f"weights must have shape {(self.n_arms,)}, got {weights.shape}")
         self.weights = weights

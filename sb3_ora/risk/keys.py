@@ -120,7 +120,7 @@ def _checked_array(state: dict[str, th.Tensor], name: str, size: int) -> np.ndar
     if name not in state or tuple(state[name].shape) != (size,):
         found = tuple(state[name].shape) if name in state else "nothing"
         raise ValueError(f"state of the key must hold {name!r} with shape {(size,)}, got {found}")
-    return np.array(state[name].cpu(), dtype=np.float64)
+    return state[name].cpu().double().numpy().copy()
 
 
 class BucketKey(StateKey):
