@@ -1,0 +1,21 @@
+"""Settings for all tests."""
+
+import os
+import sys
+from pathlib import Path
+
+# Before torch and matplotlib are imported, here and in the processes that tests start
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+# So that `pytest` finds the helper modules in tests/ as `python -m pytest` does
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pytest
+import torch as th
+
+
+def pytest_collection_modifyitems(items):
+    if not th.cuda.is_available():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))

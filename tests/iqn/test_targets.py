@@ -1,0 +1,205 @@
+"""What the learners regress on, computed by hand from single evaluations of the networks."""
+
+import numpy as np
+import pytest
+import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.buffers import NStepReplayBuffer
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+
+from sb3_ora import IQN, ORAIQN
+from sb3_ora.risk import lower_tail_cvar
+from tests.tiny import several, set_values, tiny
+from tests.toy_envs import AnySpace, Scripted
+
+B, N, GAMMA = 6, 5, 0.9
+
+
+@pytest.fixture(autouse=True)
+def fixed_fractions(monkeypatch):
+    """The same random fractions for the same shape, so that a test can ask for them again."""
+
+    def rand(*shape, **kwargs):
+        return th.tensor(np.random.default_rng(sum(shape)).random(shape), dtype=th.float32)
+
+    monkeypatch.setattr(th, "rand", rand)
+
+
+def make_model(algorithm=ORAIQN, env=None, **kwargs):
+    env = AnySpace(spaces.Box(-1, 1, (4,))) if env is None else env
+    model = tiny(algorithm, env, gamma=GAMMA, n_quantiles=4, n_target_quantiles=N, **kwargs)
+    if algorithm is ORAIQN:
+        model.policy.risk.state_key.fit(np.zeros((1, 4)))
+    rng = np.random.default_rng(1)
+    for net in (model.quantile_net, model.quantile_net_target):  # so wild that fractions, heads and levels matter
+        for parameter in net.parameters():
+            parameter.data.copy_(th.tensor(rng.normal(size=parameter.shape)))
+    return model
+
+
+def make_batch(discounts=None, start=0):
+    rng = np.random.default_rng(1)
+    obs, next_obs = (th.tensor(rng.uniform(-1, 1, (B, 4)), dtype=th.float32) for _ in range(2))
+    actions = start + th.arange(B).reshape(B, 1) % 3
+    dones = th.tensor([0.0, 1, 0, 0, 1, 0]).reshape(B, 1)
+    rewards = th.tensor(rng.normal(size=(B, 1)), dtype=th.float32)
+    return ReplayBufferSamples(obs, actions, next_obs, dones, rewards, discounts)
+
+
+def one_by_one(net, obs, taus):
+    """Quantiles (K, B, N, A), one observation and one fraction at a time."""
+    with th.no_grad():
+        cells = [net(obs[b : b + 1], taus[b : b + 1, n : n + 1])[:, 0, 0] for b, n in np.ndindex(*taus.shape)]  # (K, A) each
+    return th.stack(cells, dim=1).reshape(len(cells[0]), *taus.shape, -1).numpy()
+
+
+def expected_targets(model, batch, next_actions, discounts=GAMMA):
+    """r + gamma (1 - d) Z^k(s', a*_k), from next actions (K, B)."""
+    quantiles = one_by_one(model.quantile_net_target, batch.next_observations, th.rand(B, N))  # (K, B, N, A)
+    targets = np.empty(quantiles.shape[:3])
+    discounts = np.broadcast_to(discounts, B)
+    for k, b in np.ndindex(targets.shape[:2]):
+        future = (1 - batch.dones[b].item()) * discounts[b] * quantiles[k, b, :, next_actions[k, b]]
+        targets[k, b] = batch.rewards[b].item() + future
+    return targets
+
+
+def assert_targets(model, batch, next_actions, discounts=GAMMA):
+    targets = model._target_quantiles(batch)
+    assert not targets.requires_grad
+    np.testing.assert_allclose(targets.numpy(), expected_targets(model, batch, next_actions, discounts), rtol=1e-4, atol=1e-5)
+
+
+def greedy(net, obs, taus):
+    return one_by_one(net, obs, taus).mean(axis=2).argmax(axis=2)  # (K, B)
+
+
+def test_each_head_has_its_own_target():
+    model, batch = make_model(), make_batch()
+    next_actions = greedy(model.quantile_net_target, batch.next_observations, th.rand(B, N))
+    assert (next_actions != next_actions[0]).any()
+    assert_targets(model, batch, next_actions)
+
+
+def test_double_q_lets_the_online_network_choose():
+    model, batch = make_model(double_q=True), make_batch()
+    next_actions = greedy(model.quantile_net, batch.next_observations, th.rand(B, N))
+    assert (next_actions != greedy(model.quantile_net_target, batch.next_observations, th.rand(B, N))).any()
+    assert_targets(model, batch, next_actions)
+
+
+def cvar_fractions(levels):
+    return np.outer(np.broadcast_to(levels, B), (np.arange(N) + 0.5) / N).astype(np.float32)
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+def test_the_target_action_is_chosen_under_the_acting_distortion(double_q):
+    model, batch = make_model(IQN, distortion="cvar", risk_level=0.1, double_q=double_q), make_batch()
+    net = model.quantile_net if double_q else model.quantile_net_target
+    next_actions = greedy(net, batch.next_observations, th.tensor(cvar_fractions(0.1)))
+    assert (next_actions != greedy(net, batch.next_observations, th.rand(B, N))).any()
+    assert_targets(model, batch, next_actions)
+
+
+def test_or_neutrally():
+    model, batch = make_model(IQN, distortion="cvar", risk_level=0.1, target_risk="neutral"), make_batch()
+    neutral = greedy(model.quantile_net_target, batch.next_observations, th.rand(B, N))
+    distorted = greedy(model.quantile_net_target, batch.next_observations, th.tensor(cvar_fractions(0.1)))
+    assert (neutral != distorted).any()
+    assert_targets(model, batch, neutral)
+
+
+def test_each_row_takes_the_level_of_one_environment():
+    env = several(lambda: AnySpace(spaces.Box(-1, 1, (4,))), 2)
+    model, batch = make_model(IQN, env, distortion="cvar"), make_batch()
+    model.adapter.acting_level = np.array([1.0, 0.02])
+    low, high, mixed = (
+        greedy(model.quantile_net_target, batch.next_observations, th.tensor(cvar_fractions(levels)))
+        for levels in (0.02, 1.0, [1.0, 0.02] * 3)
+    )
+    assert (low != mixed).any() and (high != mixed).any()
+    assert_targets(model, batch, mixed)
+
+
+def test_the_ensembles_action_is_greedy_at_the_level_of_the_pair_before_it():
+    model, batch = make_model(next_action="ensemble"), make_batch()
+    risk, actions = model.policy.risk, batch.actions[:, 0].numpy()
+    keys = risk.keys(batch.next_observations.numpy(), actions)
+    risk.table.alpha[risk.table.rows(keys)] = levels = np.array([0.25, 0.4, 0.5, 0.75, 0.9, 1.0])
+    quantiles = one_by_one(model.quantile_net_target, batch.next_observations, th.rand(B, N))
+    values = th.tensor(quantiles.mean(axis=2))  # (K, B, A)
+    chosen = [lower_tail_cvar(values[:, b].T, levels[b]).argmax().item() for b in range(B)]
+    assert chosen != values.mean(dim=0).argmax(dim=1).tolist()
+    assert_targets(model, batch, np.tile(chosen, (4, 1)))
+
+
+def test_n_step_returns_bring_their_own_discounts():
+    discounts = th.tensor([0.9, 0.81, 0.729, 0.9, 0.81, 0.729]).reshape(B, 1)
+    model, batch = make_model(), make_batch(discounts)
+    next_actions = greedy(model.quantile_net_target, batch.next_observations, th.rand(B, N))
+    assert_targets(model, batch, next_actions, discounts[:, 0].numpy())
+
+
+def test_n_steps_reach_the_target():
+    """Rewards 1, 2, 4, ... and a constant value of 5: every sample can be worked out from its observation."""
+    model = tiny(IQN, Scripted((4,), (1, 2, 4, 8)), n_steps=3, gamma=0.5, learning_starts=1000)
+    model.learn(100)
+    assert isinstance(model.replay_buffer, NStepReplayBuffer)
+    set_values(model, [[5.0, 5.0, 5.0]])
+    batch = model.replay_buffer.sample(32)
+    targets = model._target_quantiles(batch)[0]  # (B, N)
+    for row, t in zip(targets, batch.observations[:, 1].long().tolist(), strict=True):
+        expected = {0: 1 + 1 + 1 + 5 / 8, 1: 2 + 2 + 2, 2: 4 + 4, 3: 8}[t]
+        assert row.tolist() == pytest.approx([expected] * len(row))
+
+
+@pytest.mark.parametrize("timeout", [False, True])
+def test_only_a_true_end_stops_the_bootstrap(timeout):
+    model = tiny(ORAIQN, Scripted((3,), (1.0,), timeout=timeout), gamma=0.5, learning_starts=1000)
+    model.learn(60)
+    set_values(model, np.full((4, 3), 8.0))
+    batch = model.replay_buffer.sample(32)
+    ends = batch.observations[:, 1] == 2
+    expected = th.where(ends, 5.0 if timeout else 1.0, 5.0)
+    assert ends.any() and not ends.all()
+    th.testing.assert_close(model._target_quantiles(batch), expected[None, :, None].expand(4, 32, 8))
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_the_loss_is_the_mean_over_heads_and_batch(start):
+    model = make_model(env=AnySpace(spaces.Box(-1, 1, (4,)), spaces.Discrete(3, start=start)))
+    batch, taus = make_batch(start=start), th.rand(B, 4)
+    quantiles = one_by_one(model.quantile_net, batch.observations, taus)  # (K, B, N, A)
+    targets = model._target_quantiles(batch).numpy()
+    losses, values = [], np.empty((4, B))
+    for k, b in np.ndindex(4, B):
+        taken = quantiles[k, b, :, b % 3]
+        delta = targets[k, b][None, :] - taken[:, None]
+        huber = np.where(np.abs(delta) <= 1, delta**2 / 2, np.abs(delta) - 0.5)
+        losses.append((np.abs(taus[b].numpy()[:, None] - (delta < 0)) * huber).mean(axis=1).sum())
+        values[k, b] = taken.mean()
+    loss, found = model._loss(batch)
+    assert loss.item() == pytest.approx(np.mean(losses), rel=1e-4)
+    np.testing.assert_allclose(found.numpy(), values, rtol=1e-4, atol=1e-5)
+
+
+def updated(model):
+    """How far one gradient step moves the trained parameters, as one vector."""
+    before = th.cat([parameter.detach().clone().flatten() for parameter in model.quantile_net.parameters()])
+    model.train(1, batch_size=16)
+    return th.cat([parameter.detach().flatten() for parameter in model.quantile_net.parameters()]) - before
+
+
+def test_gradients_are_clipped_and_steps_follow_the_learning_rate():
+    sgd = {"optimizer_class": th.optim.SGD}
+    steps = []
+    for max_grad_norm in (None, 0.01):
+        settings = {"learning_rate": lambda left: 0.5 * left, "policy_kwargs": sgd, "max_grad_norm": max_grad_norm}
+        model = tiny(IQN, Scripted(), gradient_steps=0, **settings)
+        model.learn(40)
+        model._current_progress_remaining = 0.5
+        np.random.seed(1)
+        steps.append(updated(model))
+    assert steps[0].norm() > 0.25 * 0.01
+    th.testing.assert_close(steps[1], steps[0] * (0.25 * 0.01 / steps[0].norm()), rtol=1e-3, atol=1e-7)
+    assert steps[1].norm().item() == pytest.approx(0.25 * 0.01, rel=1e-3)

@@ -1,0 +1,42 @@
+import subprocess
+import sys
+
+import pytest
+
+from sb3_ora.zoo.__main__ import SCRIPTS, main
+
+USAGE = "usage: python -m sb3_ora.zoo {train,enjoy,plot_train,all_plots,plot_from_file,record_video}"
+
+
+@pytest.mark.parametrize(
+    "arguments, reason", [([], "no script given"), (["trian", "--algo", "iqn"], "unknown script 'trian'")]
+)
+def test_wrong_word_gets_a_usage_line(capsys, arguments, reason):
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    captured = capsys.readouterr()
+    assert error.value.code == 2 and captured.out == ""
+    assert captured.err.startswith(USAGE) and captured.err.endswith(f"error: {reason}\n")
+    assert captured.err.count("\n") == 2
+
+
+def test_help(capsys):
+    main(["--help"])
+    assert capsys.readouterr().out.startswith(USAGE)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_get_their_arguments(monkeypatch, capsys, name):
+    monkeypatch.setattr(sys, "argv", ["zoo", name, "--help"])
+    with pytest.raises(SystemExit) as stop:
+        main(sys.argv[1:])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(("usage: " + SCRIPTS[name].split(".")[-1] + ".py", "usage: Gather results"))
+
+
+def test_errors_of_rl_zoo3_pass_through():
+    run = subprocess.run(
+        [sys.executable, "-m", "sb3_ora.zoo", "train", "--algo", "ora_iqn", "--env", "CartPole-v9"], capture_output=True, text=True
+    )
+    assert run.returncode == 1
+    assert run.stderr.strip().splitlines()[-1].startswith("ValueError: CartPole-v9 not found in gym registry")

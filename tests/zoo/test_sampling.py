@@ -1,0 +1,206 @@
+import argparse
+
+import optuna
+import pytest
+from optuna.trial import FixedTrial
+
+from sb3_ora.zoo import ALGORITHMS
+from sb3_ora.zoo.manager import default_config
+from sb3_ora.zoo.sampling import RISK_LEVELS, SAMPLERS, convert_params, merge_policy_kwargs, sampling_around
+from sb3_ora.risk.distortions import make_distortion
+
+COMMON = {
+    "one_minus_gamma": 0.01,
+    "batch_size_pow": 6,
+    "learning_rate": 1e-3,
+    "train_freq": 8,
+    "subsample_steps": 3,
+    "exploration_fraction": 0.1,
+    "exploration_final_eps": 0.05,
+    "n_quantiles": 16,
+    "net_arch": "medium",
+    "head_width": 32,
+    "target_update_interval": 100,
+}
+CONVERTED = {
+    "gamma": 0.99,
+    "batch_size": 64,
+    "learning_rate": 1e-3,
+    "train_freq": 8,
+    "gradient_steps": 2,
+    "exploration_fraction": 0.1,
+    "exploration_final_eps": 0.05,
+    "n_quantiles": 16,
+    "policy_kwargs": {"net_arch": [128, 128], "head_arch": [32]},
+    "target_update_interval": 100,
+}
+OWN = {
+    "iqn": {},
+    "ora_iqn": {"n_heads": 5, "risk_scope": "action", "eta": "auto"},
+    "art_iqn": {"bandit_lr": 0.2},
+    "top_iqn": {"bandit_lr": 0.2},
+}
+
+
+def sample(algo, params, yaml_hyperparams=None):
+    with sampling_around(yaml_hyperparams or {}):
+        return SAMPLERS[algo](FixedTrial(params), 0, 1, {"using_her_replay_buffer": False, "her_kwargs": {}})
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_sampled_values_become_constructor_arguments(algo):
+    sampled = sample(algo, COMMON | OWN[algo])
+    assert sampled == pytest.approx(CONVERTED | OWN[algo])
+    assert convert_params(COMMON | OWN[algo]) == sampled
+
+
+@pytest.mark.parametrize("train_freq, subsample_steps, expected", [(1, 4, 1), (8, 1, 8), (10, 4, 2)])
+def test_gradient_steps(train_freq, subsample_steps, expected):
+    params = COMMON | {"train_freq": train_freq, "subsample_steps": subsample_steps}
+    assert convert_params(params)["gradient_steps"] == expected
+
+
+def test_conversion_leaves_the_trial_alone():
+    params = dict(COMMON)
+    convert_params(params)
+    assert params == COMMON
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_algorithm_accepts_what_its_sampler_draws(algo):
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    for _ in range(5):
+        with sampling_around({"distortion": "cvar"} if algo == "iqn" else {}):
+            sampled = SAMPLERS[algo](study.ask(), 0, 1, {})
+        distortion = {"distortion": "cvar"} if algo == "iqn" else {}
+        model = ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", buffer_size=100, device="cpu", **distortion, **sampled)
+        assert all(getattr(model, name) == value for name, value in sampled.items() if name not in ("train_freq", "policy_kwargs"))
+        assert model.train_freq.frequency == sampled["train_freq"]
+
+
+def test_policy_kwargs_of_the_file_survive():
+    base = {"policy_kwargs": {"net_arch": [7], "n_cosines": 32, "prior_scale": 3.0}}
+    expected = {"net_arch": [128, 128], "head_arch": [32], "n_cosines": 32, "prior_scale": 3.0}
+    assert sample("ora_iqn", COMMON | OWN["ora_iqn"], base)["policy_kwargs"] == expected
+    assert base["policy_kwargs"]["net_arch"] == [7]
+
+
+@pytest.mark.parametrize("base", [{}, {"policy_kwargs": None}])
+def test_a_file_without_policy_kwargs(base):
+    assert merge_policy_kwargs(base, {"gamma": 0.9, "policy_kwargs": {"net_arch": [1]}}) == {
+        "gamma": 0.9,
+        "policy_kwargs": {"net_arch": [1]},
+    }
+
+
+def test_the_file_is_forgotten_after_the_trial():
+    with pytest.raises(RuntimeError), sampling_around({"policy_kwargs": {"n_cosines": 32}}):
+        raise RuntimeError
+    with sampling_around({"policy_kwargs": {"n_cosines": 16}}):
+        pass
+    assert "n_cosines" not in SAMPLERS["iqn"](FixedTrial(COMMON), 0, 1, {})["policy_kwargs"]
+
+
+def test_soft_updates_have_no_sampled_interval():
+    assert "target_update_interval" not in sample("iqn", COMMON, {"tau": 0.01})
+    assert sample("iqn", COMMON, {"tau": 1.0})["target_update_interval"] == 100
+
+
+@pytest.mark.parametrize("distortion", RISK_LEVELS)
+def test_risk_level_of_a_distortion_is_sampled_in_its_range(distortion):
+    for level in RISK_LEVELS[distortion]:
+        base = {"distortion": distortion, "risk_level": level}
+        assert sample("iqn", COMMON | {"risk_level": level}, base)["risk_level"] == level
+        make_distortion(distortion).check_level(level)
+
+
+@pytest.mark.parametrize("base", [{}, {"distortion": "neutral"}, {"distortion": "cvar", "risk_level": "0.1->0.9"}])
+def test_risk_level_is_kept_where_it_has_no_effect_or_follows_a_schedule(base):
+    assert "risk_level" not in sample("iqn", COMMON | {"risk_level": 0.5}, base)
+
+
+@pytest.mark.parametrize(
+    "adapter, expected",
+    [("ftpl", {"eta", "risk_scope"}), (None, {"eta", "risk_scope"}), ("recursive", {"risk_scope"}), ("composite", set())],
+)
+def test_only_what_the_adapter_uses_is_sampled(adapter, expected):
+    sampled = sample("ora_iqn", COMMON | OWN["ora_iqn"], {"risk_adapter": adapter})
+    assert sampled.keys() & {"eta", "risk_scope"} == expected
+
+
+# Through rl_zoo3
+
+
+@pytest.fixture
+def conf_file(tmp_path):
+    path = tmp_path / "my.yml"
+    path.write_text("""
+CartPole-v1:
+  n_timesteps: 60
+  policy: MlpPolicy
+  learning_starts: 20
+  n_heads: 3
+  alpha_min: 0.2
+  policy_kwargs: "dict(n_cosines=16, net_arch=[8], activation_fn=nn.ReLU)"
+""")
+    return str(path)
+
+
+def optimization(experiment, conf_file, **kwargs):
+    options = {"config": conf_file, "optimize_hyperparameters": True, "n_trials": 2, "no_optim_plots": True}
+    manager = experiment(**options | kwargs)
+    manager.args = argparse.Namespace(num_threads=1)
+    return manager
+
+
+def test_trials_keep_the_settings_of_the_file(experiment, conf_file, monkeypatch, tmp_path):
+    built = []
+    original = ALGORITHMS["ora_iqn"]._setup_model
+    monkeypatch.setattr(ALGORITHMS["ora_iqn"], "_setup_model", lambda self: (built.append(self), original(self)))
+    manager = optimization(experiment, conf_file)
+    assert manager.setup_experiment() is None
+    manager.hyperparameters_optimization()
+    assert len(built) == 2
+    for model in built:
+        assert model.policy_kwargs["n_cosines"] == 16 and model.alpha_min == 0.2
+        assert model.policy_kwargs["activation_fn"].__name__ == "ReLU"
+        assert model.policy_kwargs["net_arch"] in ([64, 64], [128, 128], [256, 256])
+        assert model.n_heads in (5, 10, 20)
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A journal with two trials of known parameters."""
+    path = str(tmp_path / "study.log")
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(path))
+    study = optuna.create_study(study_name="mine", storage=storage)
+    for head_width in (32, 128):
+        study.enqueue_trial(COMMON | OWN["ora_iqn"] | {"head_width": head_width})
+        trial = study.ask()
+        SAMPLERS["ora_iqn"](trial, 0, 1, {})
+        study.tell(trial, 1.0)
+    return {"storage": path, "study_name": "mine"}
+
+
+@pytest.mark.parametrize("trial_id, head_width", [(0, 32), (1, 128)])
+def test_trial_id_lays_the_trial_over_the_file(experiment, conf_file, study, trial_id, head_width):
+    manager = experiment(config=conf_file, trial_id=trial_id, **study)
+    hyperparams, saved = manager.read_hyperparameters()
+    assert hyperparams["policy_kwargs"].pop("activation_fn").__name__ == "ReLU"
+    assert hyperparams["policy_kwargs"] == {"n_cosines": 16, "net_arch": [128, 128], "head_arch": [head_width]}
+    assert (hyperparams["alpha_min"], hyperparams["n_heads"], hyperparams["batch_size"]) == (0.2, 5, 64)
+    assert dict(saved) == hyperparams and list(saved) == sorted(saved)
+    assert manager.trial_id == trial_id
+
+
+def test_params_win_over_the_trial(experiment, conf_file, study):
+    manager = experiment(config=conf_file, trial_id=1, hyperparams={"n_heads": 7}, **study)
+    hyperparams, _ = manager.read_hyperparameters()
+    assert (hyperparams["n_heads"], hyperparams["batch_size"]) == (7, 64)
+
+
+def test_a_model_is_built_from_a_trial(experiment, study):
+    manager = experiment(config=default_config("ora_iqn"), trial_id=1, **study)
+    model, _ = manager.setup_experiment()
+    assert (model.n_heads, model.risk_scope, model.eta) == (5, "action", "auto")
+    assert model.policy_kwargs["head_arch"] == [128]
