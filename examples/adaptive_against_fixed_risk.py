@@ -31,14 +31,14 @@ CURVES = {"rollout/success_rate": "episodes that reach the goal", "rollout/ep_re
 
 class LedgeEnv(gym.Env[np.ndarray, np.int64]):
     """
-    A walk along a ledge. The start is the lower left corner of a grid, the goal the lower right one, and between them
-    lies a drop: -10 and the end. In each step a gust carries the walker one row down with probability 0.1, so the
-    short way along the edge is the dangerous one. A step costs 0.1, the goal gives 3.
+    A walk along a ledge. The start is the lower left corner of a grid, the goal the lower right one (reward 1), and
+    between them lies a drop (reward -1); both end the episode. In each step a gust carries the walker one row down with
+    probability 0.1, so the short way along the edge is the dangerous one.
 
     The observation is the row and the column, each divided by its largest value; actions are up, right, down, left.
     """
 
-    n_rows, n_columns = 4, 7
+    n_rows, n_columns = 3, 5
     moves = np.array([[-1, 0], [0, 1], [1, 0], [0, -1]])
 
     def __init__(self, gust: float = 0.1):
@@ -62,11 +62,11 @@ class LedgeEnv(gym.Env[np.ndarray, np.int64]):
         row, column = self.position
         at_goal = bool(row == self.n_rows - 1 and column == self.n_columns - 1)
         fell = bool(row == self.n_rows - 1 and 0 < column < self.n_columns - 1)
-        reward = -0.1 + 3.0 * at_goal - 10.0 * fell
+        reward = float(at_goal) - float(fell)
         return self.observation(), reward, at_goal or fell, False, {"is_success": at_goal}
 
 
-gym.register("Ledge-v0", entry_point=LedgeEnv, max_episode_steps=60)
+gym.register("Ledge-v0", entry_point=LedgeEnv, max_episode_steps=40)
 
 
 def train(setting: str, seed: int, n_steps: int, folder: Path) -> pd.DataFrame:
@@ -84,6 +84,7 @@ def train(setting: str, seed: int, n_steps: int, folder: Path) -> pd.DataFrame:
         buffer_size=20_000,
         learning_starts=200,
         batch_size=64,
+        gamma=0.95,
         target_update_interval=250,
         exploration_fraction=0.3,
         exploration_final_eps=0.05,

@@ -65,6 +65,7 @@ def run_cell(algo: str, env_id: str, seed: int, episodes: int, log_folder: str, 
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.utils import set_random_seed
+    from stable_baselines3.common.vec_env import sync_envs_normalization
 
     import sb3_ora.zoo
 
@@ -105,10 +106,12 @@ def run_cell(algo: str, env_id: str, seed: int, episodes: int, log_folder: str, 
     manager.save_trained_model(model)
 
     env = manager.create_envs(n_envs=10, eval_env=True, no_log=True)
+    if manager.normalize:
+        sync_envs_normalization(model.get_env(), env)
     env.seed(1_000_000 + seed)
     returns, _ = evaluate_policy(model, env, episodes, return_episode_rewards=True)
     thirds = [f"{np.mean(part):.4f}" if len(part) else "" for part in np.array_split(watch.adapted, 3)]
-    row = [algo, env_id, seed, manager.n_timesteps, np.mean(returns), np.std(returns), episodes, round(seconds), *thirds]
+    row = [algo, env_id, seed, manager.n_timesteps, float(np.mean(returns)), round(float(np.std(returns)), 2), episodes, round(seconds), *thirds]
     label = Path(log_folder).name
     append_rows(RESULTS / f"{label}.csv", COLUMNS, [row])
     print(dict(zip(COLUMNS, row, strict=True)), flush=True)

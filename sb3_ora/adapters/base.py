@@ -36,7 +36,6 @@ class RiskAdapter(BaseCallback):
         self.acting_level: np.ndarray | None = None
         #: Fractions at which the adapter wants the acting quantiles too, (N,)
         self.tail_taus: th.Tensor | None = None
-        self.bound = False
         self.options: dict[str, Any] = {}
         self.unclaimed: dict[str, Any] | None = None
 
@@ -50,10 +49,12 @@ class RiskAdapter(BaseCallback):
         self.model = model
         self.options = {name: self._settle(model, name, default) for name, default in self.defaults.items()}
         self._bind()
-        self.bound = True
 
     def _settle(self, model: IQN, name: str, default: Any) -> Any:
-        mine, theirs = getattr(self, name, None), getattr(model, name, None)
+        mine, theirs = (
+            tuple(value) if isinstance(value, list) else value
+            for value in (getattr(self, name, None), getattr(model, name, None))
+        )
         if mine is not None and theirs is not None and mine != theirs:
             raise ValueError(
                 f"{name}={mine!r} of the {type(self).__name__} contradicts {name}={theirs!r} of the {type(model).__name__}: "
@@ -75,19 +76,16 @@ class RiskAdapter(BaseCallback):
         """The schedule of the return distortion's level; None where the adapter sets the level itself."""
         return self.model.level_schedule
 
-    def _update_level(self) -> None:
+    def update_level(self) -> None:
+        """Set the level of the return distortion by its schedule, if it has one; called after every step."""
         schedule = self._level_schedule()
         if schedule is not None:
             self.model.policy.risk.level = schedule(self.model._current_progress_remaining)
 
     def _on_training_start(self) -> None:
-        self._update_level()
-
-    def _on_rollout_start(self) -> None:
-        self._update_level()
+        self.update_level()
 
     def _on_step(self) -> bool:
-        self._update_level()
         return True
 
     def record(self) -> None:
@@ -96,6 +94,11 @@ class RiskAdapter(BaseCallback):
             self.model.logger.record("risk/level", self.model.policy.risk.level)
 
     # State
+
+    @property
+    def kind(self) -> str:
+        """What saved states are told apart by."""
+        return type(self).__name__
 
     def learned_state(self) -> dict[str, Any]:
         """
@@ -112,7 +115,7 @@ class RiskAdapter(BaseCallback):
         """
         :return: the adapter's state, as tensors and plain values
         """
-        return {"kind": type(self).__name__, "learned": self.learned_state(), "unclaimed": self.unclaimed}
+        return {"kind": self.kind, "learned": self.learned_state(), "unclaimed": self.unclaimed}
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
         """
@@ -120,7 +123,7 @@ class RiskAdapter(BaseCallback):
             an adapter of that kind given to ``learn(callback=...)``
         :param strict: not used: the state is always complete
         """
-        if state["kind"] == type(self).__name__:
+        if state["kind"] == self.kind:
             self.load_learned_state(state["learned"])
             self.unclaimed = state["unclaimed"]
         else:
@@ -133,20 +136,21 @@ class RiskAdapter(BaseCallback):
         :param other: the adapter before this one
         """
         for state in (other.state_dict(), other.unclaimed):
-            if state is not None and state["kind"] == type(self).__name__:
+            if state is not None and state["kind"] == self.kind:
                 self.load_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the model, which would be copied and pickled whole
         dropped = {"model", "parent", "locals", "globals"}
         state = {name: value for name, value in self.__dict__.items() if name not in dropped}
-        return {**state, "parent": None, "locals": {}, "globals": {}, "bound": False}
+        return {**state, "parent": None, "locals": {}, "globals": {}}
 
 
 def find_adapters(callback: MaybeCallback | Callable) -> list[RiskAdapter]:
     """
     :param callback: what a user gives to ``learn``
     :return: the risk adapters in it, however deep
+    :raises ValueError: for an adapter inside an event callback, where it would miss steps
     """
     if isinstance(callback, RiskAdapter):
         return [callback]
@@ -154,6 +158,9 @@ def find_adapters(callback: MaybeCallback | Callable) -> list[RiskAdapter]:
         callback = callback.callbacks
     if isinstance(callback, list):
         return [adapter for part in callback for adapter in find_adapters(part)]
-    if isinstance(callback, EventCallback):
-        return find_adapters(callback.callback)
+    if isinstance(callback, EventCallback) and (nested := find_adapters(callback.callback)):
+        raise ValueError(
+            f"a {type(nested[0]).__name__} inside a {type(callback).__name__} would only see some steps: "
+            "give it to learn(callback=...) beside it, in a list"
+        )
     return []

@@ -10,7 +10,3 @@ class CompositeAdapter(EnsembleAdapter):
     """
 
     compares = False
-
-    def _bind(self) -> None:
-        super()._bind()
-        self.model.policy.risk.use_mean = True

@@ -73,7 +73,7 @@ class EnsembleAdapter(RiskAdapter):
             raise ValueError(f"{type(self).__name__} needs a model with epistemic_measure, such as ORAIQN")
         self.grid = alpha_grid(*(self.options[name] for name in ("alpha_min", "alpha_max", "alpha_step")))
         self.measure: EpistemicMeasure = make_measure(self.options["epistemic_measure"])
-        risk.use_mean = False
+        risk.use_mean = not self.compares
         reference = self.options["reference"]
         if reference is None:  # continuous observations are seldom met twice
             reference = "visit" if isinstance(risk.state_key, DiscreteKey) else "update"
@@ -88,11 +88,15 @@ class EnsembleAdapter(RiskAdapter):
         self.ltv = self.loss = float("nan")
         if self.compares and self.by_visit:
             risk.table.add_column("law", (self.model.policy.n_heads,), fill=np.nan)
+            risk.table.add_column("law_updates", dtype=np.int64)
 
     # Collecting
 
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        self.model.policy.risk.use_mean = not self.compares  # a file may come from another adapter
+
     def _on_rollout_start(self) -> None:
-        super()._on_rollout_start()
         if self.model.num_timesteps < self.model.learning_starts:
             return
         self._fit_state_key()
@@ -105,7 +109,6 @@ class EnsembleAdapter(RiskAdapter):
         state_key.fit(warm_up_observations(buffer, self.model.get_vec_normalize_env()))
 
     def _on_step(self) -> bool:
-        super()._on_step()
         acting, risk = self.model._acting, self.model.policy.risk
         if acting is None or (risk.state_key is not None and not risk.state_key.fitted):
             return True
@@ -127,6 +130,7 @@ class EnsembleAdapter(RiskAdapter):
         return True
 
     def _on_training_end(self) -> None:
+        self.model.policy.set_training_mode(False)  # as when the pairs were visited
         self.process_pending()
 
     # Comparing
@@ -157,11 +161,12 @@ class EnsembleAdapter(RiskAdapter):
         table = self.model.policy.risk.table
         assert table is not None
         keys = self.model.policy.risk.keys(visits.observations, visits.actions)
+        n_updates = self.model._n_updates
         for i in range(len(keys)):  # one after the other: two environments may visit the same pair
             row = table.rows(keys[i : i + 1])
-            before = table.column("law")[row]
-            table.column("law")[row] = visits.laws[i]
-            if not np.isnan(before).any():
+            before, updated = table.column("law")[row], table.column("law_updates")[row] != n_updates
+            table.column("law")[row], table.column("law_updates")[row] = visits.laws[i], n_updates
+            if updated and not np.isnan(before).any():
                 self._compare(keys[i : i + 1], before, visits.laws[i : i + 1])
 
     def _compare(self, keys: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:

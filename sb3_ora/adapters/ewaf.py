@@ -2,10 +2,13 @@ from typing import Any
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecMonitor, is_vecenv_wrapped
 
 from sb3_ora.adapters.base import RiskAdapter
 from sb3_ora.checks import check_choice, check_integer, check_number
 from sb3_ora.risk.ewaf import EWAF, PublishedARTController, tail_variance
+from sb3_ora.risk.state import NO_ACTION
 
 SIGNALS = ("tail-variance", "episode-return")
 
@@ -61,6 +64,13 @@ class EWAFAdapter(RiskAdapter):
         self.risk_levels, self.bandit_lr, self.mode, self.sign = risk_levels, bandit_lr, mode, sign
         self.n_variance_quantiles = n_variance_quantiles
         self.feedback_window, self.weight_decay = feedback_window, weight_decay
+        for name in ("feedback_window",) if signal == "tail-variance" else ("mode", "sign", "n_variance_quantiles"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}={getattr(self, name)!r} has no effect with signal={signal!r}")
+
+    @property
+    def kind(self) -> str:
+        return f"{super().kind}({self.signal})"
 
     def _bind(self) -> None:
         options, risk, n_envs = self.options, self.model.policy.risk, self.model.n_envs
@@ -74,11 +84,16 @@ class EWAFAdapter(RiskAdapter):
         self.watches_actions = self.by_step
         if self.by_step:
             n = check_integer("n_variance_quantiles", options["n_variance_quantiles"], 2)
+            if n % 2:
+                raise ValueError(f"n_variance_quantiles must be even, so that the median is one of them, got {n}")
             self.tail_taus = th.arange(1, n // 2 + 1, dtype=th.float32) / n  # the fractions i / N up to 1/2
         if options["feedback_window"] is not None:
             check_integer("feedback_window", options["feedback_window"], 2)
         if self.published and (not self.by_step or len(self.arms) != 2):
-            raise ValueError(f"mode='published' takes the tail variance and two risk_levels, got {self.risk_levels!r}")
+            raise ValueError(
+                "mode='published' takes the tail variance and two risk_levels, "
+                f"got signal={self.signal!r} and risk_levels={options['risk_levels']!r}"
+            )
         low, high = float(self.arms.min()), float(self.arms.max())
         self.controllers = [PublishedARTController(low, high, learning_rate) for _ in range(n_envs if self.published else 0)]
         self.bandit = EWAF(len(self.arms), learning_rate, decay, seed=self.model.seed)
@@ -109,16 +124,28 @@ class EWAFAdapter(RiskAdapter):
 
     def _draw(self, envs: np.ndarray) -> None:
         """Choose the level at which these environments act next."""
-        if self.acting_level is None:
-            self.acting_level = np.empty(self.model.n_envs)
-        if self.published:
-            self.acting_level[envs] = [self.controllers[env].level for env in envs]
-        else:
+        if not self.published:
             self.drawn[envs] = self.bandit.sample(len(envs))
-            self.acting_level[envs] = self.arms[self.drawn[envs]]
+        self._set_acting_levels()
+
+    def _set_acting_levels(self) -> None:
+        levels = [controller.level for controller in self.controllers] if self.published else self.arms[self.drawn]
+        self.acting_level = np.array(levels)
+
+    def _on_training_start(self) -> None:
+        super()._on_training_start()
+        self.monitored = self._is_monitored()
+        started = self.model._previous_actions == NO_ACTION  # all of them where the environments were reset
+        self.last_variance[started], self.episode_return[started] = np.nan, 0.0
+        if self.published:
+            for env in np.flatnonzero(started):
+                self.controllers[env].reset()
+            self._draw(np.flatnonzero(started))
+
+    def _is_monitored(self) -> bool:
+        return is_vecenv_wrapped(self.training_env, VecMonitor) or self.training_env.env_is_wrapped(Monitor)[0]
 
     def _on_step(self) -> bool:
-        super()._on_step()
         rewards, dones = np.asarray(self.locals["rewards"]), np.asarray(self.locals["dones"], dtype=bool)
         if self.by_step:
             self._learn_from_variance(dones)
@@ -153,6 +180,8 @@ class EWAFAdapter(RiskAdapter):
         self.episode_return += rewards
         for env in np.flatnonzero(dones):
             episode = self.locals["infos"][env].get("episode")  # the return before any normalisation, where it is known
+            if episode is None and self.monitored:  # a life was lost, the game goes on
+                continue
             finished = float(self.episode_return[env] if episode is None else episode["r"])
             if self.last_return is not None:
                 self.bandit.update(int(self.drawn[env]), self._normalised(finished - self.last_return))
@@ -175,16 +204,22 @@ class EWAFAdapter(RiskAdapter):
                 self.model.logger.record(f"risk/probability_{arm:g}", float(probability))
 
     def learned_state(self) -> dict[str, Any]:
+        bandit = self.bandit.state_dict()
         return {
-            "bandit": self.bandit.state_dict(),
+            "bandit": {**bandit, "weights": bandit["weights"].tolist()},  # a device without float64 must be able to read it
+            "drawn": self.drawn.tolist(),
             "feedback": self.feedback,
             "last_return": self.last_return,
             "controllers": [controller.state_dict() for controller in self.controllers],
         }
 
     def load_learned_state(self, state: dict[str, Any]) -> None:
-        self.bandit.load_state_dict(state["bandit"])
+        weights = th.tensor(state["bandit"]["weights"], dtype=th.float64)
+        self.bandit.load_state_dict({**state["bandit"], "weights": weights})
         self.feedback, self.last_return = list(state["feedback"]), state["last_return"]
         for controller, saved in zip(self.controllers, state["controllers"], strict=False):
             controller.load_state_dict(saved)
-        self._draw(np.arange(self.model.n_envs))
+        kept = min(len(state["drawn"]), self.model.n_envs)
+        self.drawn[:kept] = state["drawn"][:kept]
+        self._draw(np.arange(kept, self.model.n_envs))
+        self._set_acting_levels()

@@ -1,3 +1,5 @@
+import io
+import pathlib
 import warnings
 from copy import deepcopy
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -193,8 +195,12 @@ class IQN(OffPolicyAlgorithm):
     # Set-up
 
     def _check_arguments(self) -> None:
-        for name in ("n_quantiles", "n_target_quantiles", "n_risk_samples", "batch_size", "target_update_interval"):
+        for name in ("n_quantiles", "n_target_quantiles", "n_risk_samples", "target_update_interval"):
             check_integer(name, getattr(self, name))
+        for name in ("buffer_size", "batch_size", "n_steps"):
+            check_integer(name, getattr(self, name))
+        check_number("learning_starts", self.learning_starts, 0)
+        check_integer("gradient_steps", self.gradient_steps, -1)
         for name in ("exploration_initial_eps", "exploration_final_eps", "exploration_fraction", "evaluation_eps", "gamma"):
             check_number(name, getattr(self, name), 0, 1)
         check_number("tau", self.tau, 0, 1, open_low=True)
@@ -245,6 +251,7 @@ class IQN(OffPolicyAlgorithm):
             super()._setup_model()
         finally:
             self.__dict__.update(given)
+        check_integer("the frequency in train_freq", self.train_freq.frequency)  # type: ignore[union-attr]
         self._create_aliases()
         # Copy running stats, see https://github.com/DLR-RM/stable-baselines3/issues/996
         self.batch_norm_stats = get_parameters_by_name(self.quantile_net, ["running_"])
@@ -376,12 +383,15 @@ class IQN(OffPolicyAlgorithm):
         # Account for multiple environments
         # each call to step() corresponds to n_envs transitions
         if self._n_calls % max(self.target_update_interval // self.n_envs, 1) == 0:
-            polyak_update(self.quantile_net.parameters(), self.quantile_net_target.parameters(), self.tau)
+            networks = (self.quantile_net, self.quantile_net_target)
+            online, target = ([p for p in net.parameters() if p.requires_grad] for net in networks)  # without the priors
+            polyak_update(online, target, self.tau)
             # Copy running stats, see https://github.com/DLR-RM/stable-baselines3/issues/996
             polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
 
         self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
+        self.adapter.update_level()
 
     def _target_taus(self, batch_size: int) -> tuple[th.Tensor, bool]:
         """
@@ -530,6 +540,22 @@ class IQN(OffPolicyAlgorithm):
         super().dump_logs()
 
     # Saving
+
+    @classmethod
+    def load(
+        cls: type[SelfIQN],
+        path: str | pathlib.Path | io.BufferedIOBase,
+        env: GymEnv | None = None,
+        device: th.device | str = "auto",
+        custom_objects: dict[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> SelfIQN:
+        model = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
+        if {"distortion", "risk_level"} & {*kwargs, *(custom_objects or {})}:
+            model.adapter.update_level()  # the level in the file is not the one wanted now
+        return model
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["quantile_net", "quantile_net_target", "batch_norm_stats", "batch_norm_stats_target"]

@@ -4,10 +4,10 @@ import optuna
 import pytest
 from optuna.trial import FixedTrial
 
+from sb3_ora.risk.distortions import make_distortion
 from sb3_ora.zoo import ALGORITHMS
 from sb3_ora.zoo.manager import default_config
 from sb3_ora.zoo.sampling import RISK_LEVELS, SAMPLERS, convert_params, merge_policy_kwargs, sampling_around
-from sb3_ora.risk.distortions import make_distortion
 
 COMMON = {
     "one_minus_gamma": 0.01,
@@ -23,7 +23,6 @@ COMMON = {
     "target_update_interval": 100,
 }
 CONVERTED = {
-    "gamma": 0.99,
     "batch_size": 64,
     "learning_rate": 1e-3,
     "train_freq": 8,
@@ -50,8 +49,9 @@ def sample(algo, params, yaml_hyperparams=None):
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_sampled_values_become_constructor_arguments(algo):
     sampled = sample(algo, COMMON | OWN[algo])
-    assert sampled == pytest.approx(CONVERTED | OWN[algo])
     assert convert_params(COMMON | OWN[algo]) == sampled
+    assert sampled.pop("gamma") == pytest.approx(0.99)
+    assert sampled == CONVERTED | OWN[algo]
 
 
 @pytest.mark.parametrize("train_freq, subsample_steps, expected", [(1, 4, 1), (8, 1, 8), (10, 4, 2)])
@@ -69,12 +69,13 @@ def test_conversion_leaves_the_trial_alone():
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_every_algorithm_accepts_what_its_sampler_draws(algo):
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    base = {"distortion": "cvar"} if algo == "iqn" else {}
     for _ in range(5):
-        with sampling_around({"distortion": "cvar"} if algo == "iqn" else {}):
+        with sampling_around(base):
             sampled = SAMPLERS[algo](study.ask(), 0, 1, {})
-        distortion = {"distortion": "cvar"} if algo == "iqn" else {}
-        model = ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", buffer_size=100, device="cpu", **distortion, **sampled)
-        assert all(getattr(model, name) == value for name, value in sampled.items() if name not in ("train_freq", "policy_kwargs"))
+        model = ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", buffer_size=100, device="cpu", **base, **sampled)
+        for name in sampled.keys() - {"train_freq", "policy_kwargs"}:
+            assert getattr(model, name) == sampled[name]
         assert model.train_freq.frequency == sampled["train_freq"]
 
 
@@ -153,7 +154,7 @@ def optimization(experiment, conf_file, **kwargs):
     return manager
 
 
-def test_trials_keep_the_settings_of_the_file(experiment, conf_file, monkeypatch, tmp_path):
+def test_trials_keep_the_settings_of_the_file(experiment, conf_file, monkeypatch):
     built = []
     original = ALGORITHMS["ora_iqn"]._setup_model
     monkeypatch.setattr(ALGORITHMS["ora_iqn"], "_setup_model", lambda self: (built.append(self), original(self)))
