@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder = args.output / setting.replace(" ", "_")
         logs[setting] = [train(setting, seed, args.steps, folder / str(seed)) for seed in range(args.seeds)]
         last = [run["rollout/success_rate"].dropna().iloc[-1] for run in logs[setting]]
-        print(f"{setting}: {np.mean(last):.0%} of each run's last 100 episodes reach the goal, seeds from {min(last):.0%} to {max(last):.0%}")
+        print(f"{setting}: {np.mean(last):.0%} of the last 100 episodes reach the goal ({min(last):.0%} to {max(last):.0%})")
     draw(logs, args.steps, args.output / "ledge.png")
     print(f"saved {args.output / 'ledge.png'}")
 

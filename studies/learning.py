@@ -111,7 +111,17 @@ def run_cell(algo: str, env_id: str, seed: int, episodes: int, log_folder: str, 
     env.seed(1_000_000 + seed)
     returns, _ = evaluate_policy(model, env, episodes, return_episode_rewards=True)
     thirds = [f"{np.mean(part):.4f}" if len(part) else "" for part in np.array_split(watch.adapted, 3)]
-    row = [algo, env_id, seed, manager.n_timesteps, float(np.mean(returns)), round(float(np.std(returns)), 2), episodes, round(seconds), *thirds]
+    row = [
+        algo,
+        env_id,
+        seed,
+        manager.n_timesteps,
+        float(np.mean(returns)),
+        round(float(np.std(returns)), 2),
+        episodes,
+        round(seconds),
+        *thirds,
+    ]
     label = Path(log_folder).name
     append_rows(RESULTS / f"{label}.csv", COLUMNS, [row])
     print(dict(zip(COLUMNS, row, strict=True)), flush=True)

@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -19,3 +20,16 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if "gpu" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture
+def through_file():
+    """Write a state the way models are saved and read it back as strictly as torch can."""
+
+    def round_trip(state):
+        file = io.BytesIO()
+        th.save(state, file)
+        file.seek(0)
+        return th.load(file, weights_only=True)
+
+    return round_trip

@@ -46,7 +46,7 @@ class RiskTable:
     Risk level of each integer key, in bounded memory: when full, the least recently updated key is dropped.
 
     Storage is a few arrays indexed by row number, so that whole batches are read and written at once:
-    ``table.alpha[table.rows(keys)] = levels``. Arrays grow geometrically up to ``max_keys`` rows.
+    ``rows = table.rows(keys)``, then ``table.alpha[rows] = levels``. Arrays grow geometrically up to ``max_keys`` rows.
 
     :param initial: Level of a key that has not been seen.
     :param max_keys: Most keys kept.

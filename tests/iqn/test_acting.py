@@ -142,7 +142,7 @@ def test_target_network_follows_at_its_interval():
 
 
 def test_soft_target_updates():
-    model = tiny(IQN, Scripted(), tau=0.25, target_update_interval=1)
+    model = tiny(IQN, Scripted(), tau=0.25, target_update_interval=1, train_freq=1)
     online, target = ([*net.parameters()] for net in (model.quantile_net, model.quantile_net_target))
     before = [parameter.clone() for parameter in target]
     for parameter in online:

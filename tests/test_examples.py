@@ -1,0 +1,132 @@
+"""The examples run, and do what they say; the Python code in README.md and docs/ runs too."""
+
+import importlib.util
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+import torch as th
+
+from sb3_ora import ORAIQN
+from tests.tiny import tiny
+
+ROOT = Path(__file__).parents[1]
+# Two updates of the CartPole settings, at step 1024 and 1280
+STEPS = "1290"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_train_and_evaluate(tmp_path, capsys):
+    load("train_and_evaluate").main(["--steps", STEPS, "--output", str(tmp_path / "new" / "model.zip")])
+    printed = capsys.readouterr().out
+    model = ORAIQN.load(tmp_path / "new" / "model.zip")
+    assert model.num_timesteps >= int(STEPS)
+    n_keys = len(model.policy.risk.table)
+    assert n_keys > 0 and f"{n_keys} pairs" in printed
+
+
+def test_custom_distortion_and_measure(capsys):
+    example = load("custom_distortion_and_measure")
+    example.main(["--steps", STEPS])
+    printed = capsys.readouterr().out
+    # Heads 3, 1, 2, 6: the mean is 3, the worst 1
+    for alpha, value in ((0.1, 1.2), (0.5, 2.0), (1.0, 3.0)):
+        assert f"at alpha {alpha}: {value:.2f}" in printed
+    assert "mean return" in printed
+
+
+def test_the_trimmed_mean_of_a_known_return():
+    distortion = load("custom_distortion_and_measure").TrimmedMean()
+    taus = (th.arange(1000, dtype=th.float64) + 0.5) / 1000
+    # A return with the quantile function tau^2: the mean over the middle half is 2 * integral of t^2 from 1/4 to 3/4
+    kept = (distortion(taus, 0.5) ** 2).mean().item()
+    assert kept == pytest.approx(2 * (0.75**3 - 0.25**3) / 3, abs=1e-6)
+    with pytest.raises(ValueError, match="risk_level"):
+        distortion(taus, 1.5)
+
+
+def test_custom_adapter():
+    load("custom_adapter").main(["--steps", STEPS])
+
+
+def test_the_custom_adapter_sets_alpha_by_disagreement_and_is_saved(tmp_path):
+    example = load("custom_adapter")
+    model = tiny(ORAIQN, "CartPole-v1", risk_adapter=example.DisagreementAdapter(), alpha_min=0.2, alpha_max=0.8)
+    adapter = model.adapter
+    after = np.array([[0.0, 1.0, 1.0, 1.0], [5.0, 5.0, 5.0, 5.0]])
+    adapter._compare(np.array([3, 4]), np.zeros_like(after), after)
+    # Spreads by hand: sqrt(2/4 * (1 - 0)^2) = 0.7071 and 0; the first running mean is their mean, half the first
+    assert adapter.typical == pytest.approx(0.5**0.5 / 2)
+    alphas = model.policy.risk.table.lookup(np.array([3, 4, 5]))
+    assert alphas == pytest.approx([0.8 - 0.6 * 2 / 3, 0.8, 0.8])
+    model.save(tmp_path / "model.zip")
+    assert ORAIQN.load(tmp_path / "model.zip").adapter.typical == adapter.typical
+
+
+def test_adaptive_against_fixed_risk(tmp_path, capsys):
+    load("adaptive_against_fixed_risk").main(["--steps", "400", "--seeds", "1", "--output", str(tmp_path)])
+    printed = capsys.readouterr().out
+    alphas = {folder.name: pd.read_csv(folder / "0" / "progress.csv") for folder in tmp_path.iterdir() if folder.is_dir()}
+    assert set(alphas) == {"adaptive", "fixed_at_0.1", "fixed_at_1"}
+    assert alphas["fixed_at_0.1"]["risk/alpha_mean"].dropna().to_numpy() == pytest.approx(0.1)
+    assert alphas["fixed_at_1"]["risk/alpha_mean"].dropna().to_numpy() == pytest.approx(1.0)
+    assert alphas["adaptive"]["risk/alpha_min"].min() < alphas["adaptive"]["risk/alpha_max"].max()
+    assert printed.count("reach the goal") == 3
+    assert matplotlib.image.imread(tmp_path / "ledge.png").std() > 0
+
+
+def test_the_ledge():
+    env = load("adaptive_against_fixed_risk").LedgeEnv(gust=0.0)
+    up, right, down = 0, 1, 2
+    env.reset(seed=0)
+    assert env.step(right)[1:4] == (-1.0, True, False)
+    env.reset()
+    results = [env.step(action)[1:] for action in [up, right, right, right, right, down]]
+    assert [reward for reward, *_ in results] == [0, 0, 0, 0, 0, 1]
+    assert results[-1] == (1.0, True, False, {"is_success": True})
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ale_py") is None, reason="needs ale_py: pip install 'sb3_ora[atari]'")
+def test_atari_with_the_zoo(tmp_path):
+    sizes = ["--steps", "250", "--learning-starts", "200", "--buffer-size", "300"]
+    load("atari_with_the_zoo").main([*sizes, "--output", str(tmp_path)])
+    model = ORAIQN.load(tmp_path / "ora_iqn" / "MsPacmanNoFrameskip-v4_1" / "MsPacmanNoFrameskip-v4.zip")
+    assert model._n_updates > 0
+
+
+def test_every_example_is_tested():
+    tested = re.findall(r'load\("(\w+)"\)', Path(__file__).read_text())
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(tested)
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_in_the_documentation(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # What follows in a page may use what came before; training is cut short
+    code = re.sub(r"\.learn\([\d_]+", ".learn(150", "\n".join(python_blocks(page)))
+    exec(compile(code, page.name, "exec"), {"__name__": page.stem})
+
+
+def test_relative_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)[^)]*\)", page.read_text()):
+            if not target.startswith("docs/images/"):  # drawn from the results of the runs
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
