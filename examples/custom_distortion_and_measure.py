@@ -11,7 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch as th
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_ora import ORAIQN
 from sb3_ora.checks import check_number
@@ -52,19 +55,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"heads {heads.tolist()} at alpha {alpha}: {MeanAndWorst()(heads, alpha):.2f}")
 
     th.set_num_threads(1)
+    env = VecNormalize(make_vec_env("CartPole-v1", n_envs=8, seed=0), norm_reward=False)
     model = ORAIQN(
         "MlpPolicy",
-        "CartPole-v1",
-        learning_rate=2.3e-3,
-        buffer_size=100_000,
+        env,
+        learning_rate=LinearSchedule(2e-3, 0.0, 1.0),
+        buffer_size=50_000,
         learning_starts=1_000,
         batch_size=64,
-        train_freq=256,
-        gradient_steps=128,
-        target_update_interval=10,
+        tau=0.02,
+        train_freq=4,
+        gradient_steps=8,
+        n_steps=3,
+        target_update_interval=8,
         exploration_fraction=0.16,
-        exploration_final_eps=0.04,
-        policy_kwargs={"net_arch": [128], "head_arch": [64]},
+        exploration_final_eps=0.1,
+        policy_kwargs={"net_arch": [128], "head_arch": [32], "optimizer_kwargs": {"eps": 1e-8}},
         distortion=TrimmedMean(),
         risk_level=0.8,
         epistemic_measure=MeanAndWorst(),
@@ -72,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         verbose=1,
     )
     model.learn(args.steps, log_interval=50)
-    mean, std = evaluate_policy(model, model.get_env(), n_eval_episodes=20)
+    env.training = False  # keep the statistics of the observations
+    mean, std = evaluate_policy(model, env, n_eval_episodes=20)
     print(f"mean return over 20 episodes: {mean:.1f} +/- {std:.1f}")
 
 

@@ -16,8 +16,8 @@ from sb3_ora import ORAIQN
 from tests.tiny import tiny
 
 ROOT = Path(__file__).parents[1]
-# Two updates of the CartPole settings, at step 1024 and 1280
-STEPS = "1290"
+# The CartPole settings learn from step 1000 on
+STEPS = "1200"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -30,12 +30,11 @@ def load(name: str) -> ModuleType:
 
 
 def test_train_and_evaluate(tmp_path, capsys):
-    load("train_and_evaluate").main(["--steps", STEPS, "--output", str(tmp_path / "new" / "model.zip")])
-    printed = capsys.readouterr().out
+    load("train_and_evaluate").main(["--steps", STEPS, "--output", str(tmp_path / "new")])
     model = ORAIQN.load(tmp_path / "new" / "model.zip")
-    assert model.num_timesteps >= int(STEPS)
+    assert model.num_timesteps >= int(STEPS) and model._n_updates > 0
     n_keys = len(model.policy.risk.table)
-    assert n_keys > 0 and f"{n_keys} pairs" in printed
+    assert n_keys > 0 and f"{n_keys} pairs" in capsys.readouterr().out
 
 
 def test_custom_distortion_and_measure(capsys):

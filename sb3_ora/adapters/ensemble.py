@@ -117,7 +117,10 @@ class EnsembleAdapter(RiskAdapter):
         laws = acting.values[:, np.arange(len(actions)), actions].cpu().numpy().T.astype(np.float64)  # (E, K)
         self.ltv = float(left_truncated_variance(laws).mean())
         self.alphas_used.extend(self.model._acting_alphas)
-        visits = Visits(self.model._last_obs, actions, laws)
+        observations = self.model._last_obs
+        if isinstance(observations, dict):  # SB3's replay buffer reshapes entries of the dict itself
+            observations = dict(observations)
+        visits = Visits(observations, actions, laws)
         if not self.compares:
             return True
         if self.by_visit:
@@ -155,7 +158,12 @@ class EnsembleAdapter(RiskAdapter):
             values = self.model.act_ahead(observations)  # (K, P, A)
             assert values is not None
             laws.append(values[:, np.arange(len(actions)), actions].cpu().numpy().T)
-        self._compare(self.model.policy.risk.keys(*visits[:2]), visits.laws, np.concatenate(laws).astype(np.float64))
+        table = self.model.policy.risk.table
+        assert table is not None
+        keys, after = self.model.policy.risk.keys(*visits[:2]), np.concatenate(laws).astype(np.float64)
+        for start in range(0, len(keys), table.max_keys):  # so many can be in the table at once
+            part = slice(start, start + table.max_keys)
+            self._compare(keys[part], visits.laws[part], after[part])
 
     def _compare_with_last_visit(self, visits: Visits) -> None:
         table = self.model.policy.risk.table
