@@ -26,7 +26,8 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from sb3_ora import IQN, ORAIQN
 
 BATCH = 64
-LEARNERS: dict[str, tuple[type[OffPolicyAlgorithm], dict[str, Any]]] = {
+NEVER = 10**9
+LEARNERS: dict[str, tuple[Callable[..., OffPolicyAlgorithm], dict[str, Any]]] = {
     "DQN": (DQN, {"net_arch": [128, 128]}),
     "QRDQN": (QRDQN, {"net_arch": [128, 128], "n_quantiles": 32}),
     "IQN": (IQN, {"net_arch": [128], "head_arch": [128]}),
@@ -52,7 +53,7 @@ def make(name: str) -> OffPolicyAlgorithm:
         seed=0,
         device="cpu",
     )
-    model.learn(1_000, log_interval=None)
+    model.learn(1_000, log_interval=NEVER)
     return model
 
 
@@ -69,10 +70,13 @@ def environment_steps(model: OffPolicyAlgorithm, n: int) -> None:
     :param model: a learner
     :param n: number of environment steps to take, each followed by a gradient step and what the learner adapts then
     """
-    model.learn(n, log_interval=None, reset_num_timesteps=False)
+    model.learn(n, log_interval=NEVER, reset_num_timesteps=False)
 
 
-def measure(run: Callable[[OffPolicyAlgorithm, int], None], models: list[OffPolicyAlgorithm], n: int, rounds: int) -> list[float]:
+Run = Callable[[OffPolicyAlgorithm, int], None]
+
+
+def measure(run: Run, models: list[OffPolicyAlgorithm], n: int, rounds: int) -> list[float]:
     """
     :param run: what to time, takes a learner and a number of steps
     :param models: the learners, which take turns
@@ -90,7 +94,7 @@ def measure(run: Callable[[OffPolicyAlgorithm, int], None], models: list[OffPoli
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.strip().splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="few steps: shows that it works, not how fast")
     quick = parser.parse_args().quick
     n, rounds = (20, 3) if quick else (200, 21)

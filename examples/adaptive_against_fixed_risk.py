@@ -66,9 +66,6 @@ class LedgeEnv(gym.Env[np.ndarray, np.int64]):
         return self.observation(), reward, at_goal or fell, False, {"is_success": at_goal}
 
 
-gym.register("Ledge-v0", entry_point=LedgeEnv, max_episode_steps=40)
-
-
 def train(setting: str, seed: int, n_steps: int, folder: Path) -> pd.DataFrame:
     """
     :param setting: one of ``SETTINGS``
@@ -79,10 +76,10 @@ def train(setting: str, seed: int, n_steps: int, folder: Path) -> pd.DataFrame:
     """
     model = ORAIQN(
         "MlpPolicy",
-        "Ledge-v0",
+        gym.wrappers.TimeLimit(LedgeEnv(), max_episode_steps=40),
         learning_rate=1e-3,
         buffer_size=20_000,
-        learning_starts=200,
+        learning_starts=100,
         batch_size=64,
         gamma=0.95,
         target_update_interval=250,

@@ -62,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     loaded = ORAIQN.load(args.output / "model.zip", env=env)
     mean, std = evaluate_policy(loaded, env, n_eval_episodes=20)
     print(f"loaded, on other episodes: {mean:.1f} +/- {std:.1f}")
-    print(f"{len(loaded.policy.risk.table)} pairs of a state and an action have a risk level of their own")
+    table = loaded.policy.risk.table
+    assert table is not None  # as in IQN, which has no ensemble
+    print(f"{len(table)} pairs of a state and an action have a risk level of their own")
 
 
 if __name__ == "__main__":

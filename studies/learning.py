@@ -106,8 +106,8 @@ def run_cell(algo: str, env_id: str, seed: int, episodes: int, log_folder: str, 
     manager.save_trained_model(model)
 
     env = manager.create_envs(n_envs=10, eval_env=True, no_log=True)
-    if manager.normalize:
-        sync_envs_normalization(model.get_env(), env)
+    assert model.env is not None
+    sync_envs_normalization(model.env, env)
     env.seed(1_000_000 + seed)
     returns, _ = evaluate_policy(model, env, episodes, return_episode_rewards=True)
     thirds = [f"{np.mean(part):.4f}" if len(part) else "" for part in np.array_split(watch.adapted, 3)]

@@ -189,7 +189,7 @@ class EnsembleAdapter(RiskAdapter):
 
     def grid_losses(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """
-        The signal l_t(alpha) = |rho_alpha(X_t) - rho_alpha(X_{t+1})| on the whole grid (paper, equation 2).
+        The signal ``l_t(alpha) = |rho_alpha(X_t) - rho_alpha(X_{t+1})|`` on the whole grid (paper, equation 2).
 
         :param before: values of the heads, X_t, (P, K)
         :param after: values of the heads, X_{t+1}, (P, K)

@@ -11,7 +11,7 @@ from sb3_ora.risk.satisficing import satisficing_level
 class RecursiveAdapter(EnsembleAdapter):
     """
     Recursive ORA: after each update the alpha of every visited pair becomes the minimiser of
-    |rho_alpha(X_t) - rho_{alpha_t}(X_{t+1})|, without perturbation and without a history (paper, section 4, Extension).
+    ``|rho_alpha(X_t) - rho_{alpha_t}(X_{t+1})|``, without perturbation and without a history (paper, section 4, Extension).
     For CVaR that is a satisficing level, found by a search in O(K log K) (paper, Theorems 5 and 6); for other measures
     by trying the grid. Arguments at None are the model's.
 

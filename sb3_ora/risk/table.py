@@ -154,7 +154,7 @@ class RiskTable:
         Values of a column by row number; fetch it again after :meth:`rows`, which may move it.
 
         :param name: Name of the column.
-        :return: Values (capacity, *shape).
+        :return: Values, ``(capacity, *shape)``.
         :raises KeyError: If there is no such column.
         """
         return self._columns[name].data
@@ -163,7 +163,7 @@ class RiskTable:
         """
         Contents as tensors.
 
-        :return: ``keys`` (len,), ``alpha`` (len,) and every other column (len, *shape), least recently updated first.
+        :return: ``keys`` (len,), ``alpha`` (len,) and every other column ``(len, *shape)``, least recently updated first.
         """
         rows = np.fromiter(self._row_of.values(), dtype=np.int64, count=len(self))
         columns = {name: th.from_numpy(column.data[rows]) for name, column in self._columns.items()}

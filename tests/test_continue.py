@@ -1,0 +1,183 @@
+"""Loading with other settings, and training on."""
+
+import io
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_ora import ARTIQN, IQN, ORAIQN
+from sb3_ora.adapters import CompositeAdapter, FTPLAdapter, RecursiveAdapter
+from sb3_ora.risk import CVaR, Wang
+from tests.tiny import ALGORITHMS, same_parameters, several, tiny
+from tests.toy_envs import Chain, Scripted
+
+
+def file_of(model):
+    file = io.BytesIO()
+    model.save(file)
+    file.seek(0)
+    return file
+
+
+class Progress(BaseCallback):
+    """Exploration rate, level and learning rate at each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def _on_step(self) -> bool:
+        self.seen.append((self.num_timesteps, self.model.exploration_rate, self.model.policy.risk.level))
+        return True
+
+
+@pytest.mark.parametrize("n_envs", [1, 4])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_another_number_of_environments(algorithm, n_envs):
+    model = tiny(algorithm, several(Chain, 2)).learn(60)
+    loaded = algorithm.load(file_of(model), env=several(Chain, n_envs))
+    assert loaded.n_envs == n_envs
+    assert same_parameters(loaded.policy.state_dict(), model.policy.state_dict())
+    before = loaded._n_updates
+    loaded.learn(60)
+    assert loaded._n_updates > before
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_settings_given_to_load(algorithm):
+    """As rl_zoo3 does for enjoy (buffer_size=1) and for continued training."""
+    model = tiny(algorithm, Chain()).learn(60)
+    loaded = algorithm.load(
+        file_of(model), env=Chain(), learning_rate=0.5, seed=7, buffer_size=1, gamma=0.5, exploration_final_eps=0.3, double_q=True
+    )
+    assert (loaded.seed, loaded.buffer_size, loaded.gamma, loaded.double_q) == (7, 1, 0.5, True)
+    assert loaded.replay_buffer.buffer_size == 1
+    assert loaded.lr_schedule(1.0) == 0.5
+    assert same_parameters(loaded.policy.state_dict(), model.policy.state_dict())
+    loaded.learn(40)
+    assert loaded.exploration_rate == pytest.approx(0.3)
+    assert loaded.policy.optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_custom_objects():
+    model = tiny(ORAIQN, Chain(), learning_rate=lambda left: 1e-3 * left)
+    loaded = ORAIQN.load(file_of(model), custom_objects={"learning_rate": 0.25, "lr_schedule": lambda _: 0.25})
+    assert loaded.lr_schedule(0.3) == 0.25
+
+
+@pytest.mark.parametrize("bad", [{"n_quantiles": 0}, {"alpha_min": 2.0}, {"distortion": "cvarr"}])
+def test_bad_settings_given_to_load_are_refused(bad):
+    with pytest.raises(ValueError, match=str(next(iter(bad.values())))):
+        ORAIQN.load(file_of(tiny(ORAIQN, Chain())), **bad)
+
+
+def test_another_policy_is_refused():
+    with pytest.raises(ValueError, match="specified policy kwargs do not equal the stored policy kwargs"):
+        IQN.load(file_of(tiny(IQN, Chain())), policy_kwargs={"net_arch": [3]})
+
+
+@pytest.mark.parametrize(
+    ("given", "distortion", "level"),
+    [
+        ({"risk_level": 0.7}, CVaR(), 0.7),
+        ({"risk_level": "0.3->0.6"}, CVaR(), 0.6),
+        ({"distortion": "wang", "risk_level": -1.5}, Wang(), -1.5),
+        ({"distortion": "neutral", "risk_level": None}, None, 1.0),
+    ],
+)
+@pytest.mark.parametrize("way", ["kwargs", "custom_objects"])
+def test_a_trained_model_at_another_level(given, distortion, level, way):
+    """The level in the file is that at the end of its schedule; a new one takes its place, at the end of training too."""
+    model = tiny(IQN, Chain(), distortion="cvar", risk_level="0.1->0.9->0.2").learn(40)
+    assert IQN.load(file_of(model)).policy.risk.level == pytest.approx(0.2)
+    arguments = given if way == "kwargs" else {"custom_objects": given}
+    loaded = IQN.load(file_of(model), **arguments)
+    assert loaded.policy.risk.level == pytest.approx(level)
+    middle = (th.arange(32) + 0.5) / 32
+    expected = middle if distortion is None else distortion(middle, level)
+    th.testing.assert_close(loaded.policy.risk.taus(), expected[None])
+    loaded.predict(np.array([0]), deterministic=True)
+
+
+def test_progress_goes_on_from_where_it_was():
+    """40 of 120 steps done: SB3's progress runs from 2/3 to 0; epsilon falls in the first half, the level all along."""
+    settings = {"exploration_initial_eps": 0.9, "exploration_final_eps": 0.1, "distortion": "cvar", "risk_level": "0.2->0.8"}
+    model = tiny(IQN, Chain(), **settings).learn(40)
+    progress = Progress()
+    loaded = IQN.load(file_of(model), env=Chain())
+    loaded.learn(80, callback=progress, reset_num_timesteps=False)
+    steps = np.arange(41, 120)
+    assert [seen[0] for seen in progress.seen] == list(range(41, 121))
+    epsilon = [max(0.9 - 0.8 * (step / 120) / 0.5, 0.1) for step in steps]
+    assert [seen[1] for seen in progress.seen[1:]] == pytest.approx(epsilon)
+    assert [seen[2] for seen in progress.seen[1:]] == pytest.approx([0.2 + 0.6 * step / 120 for step in steps])
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_adaptation_goes_on_with_the_saved_table(n_envs):
+    model = tiny(ORAIQN, several(Chain, n_envs)).learn(40 * n_envs)
+    loaded = ORAIQN.load(file_of(model), env=several(Chain, n_envs))
+    counts = loaded.policy.risk.table.state_dict()["loss_count"].sum()
+    loaded.learn(40 * n_envs, reset_num_timesteps=False)
+    assert loaded.policy.risk.table.state_dict()["loss_count"].sum() > counts > 0
+
+
+def test_the_state_key_is_not_fitted_again():
+    model = tiny(ORAIQN, "CartPole-v1").learn(60)
+    bounds = model.policy.risk.state_key.state_dict()
+    loaded = ORAIQN.load(file_of(model), env=gym.make("CartPole-v1")).learn(60)
+    assert same_parameters(loaded.policy.risk.state_key.state_dict(), bounds)
+
+
+@pytest.mark.parametrize("callback", [RecursiveAdapter, CompositeAdapter, FTPLAdapter])
+def test_a_model_trained_with_an_adapter_of_another_kind(callback):
+    model = tiny(ORAIQN, Chain()).learn(60, callback=callback())
+    for _ in range(3):
+        loaded = ORAIQN.load(file_of(model), env=Chain())
+        observations, state = np.arange(5), (np.zeros(5),)
+        assert np.array_equal(
+            model.predict(observations, state, deterministic=True)[0], loaded.predict(observations, state, deterministic=True)[0]
+        )
+        loaded.learn(40)
+        assert type(loaded.adapter) is FTPLAdapter
+        model = loaded.learn(40, callback=callback())
+
+
+def test_a_replay_buffer_of_its_own_file(tmp_path):
+    model = tiny(ORAIQN, Chain()).learn(60)
+    model.save(tmp_path / "model")
+    model.save_replay_buffer(tmp_path / "buffer")
+    loaded = ORAIQN.load(tmp_path / "model", env=Chain())
+    loaded.load_replay_buffer(tmp_path / "buffer")
+    assert loaded.replay_buffer.size() == 60
+    loaded.learn(40, reset_num_timesteps=False)
+    assert loaded.replay_buffer.size() == 100
+
+
+def test_another_environment():
+    model = tiny(ORAIQN, Chain()).learn(40)
+    model.set_env(Chain(5, 3))
+    model.learn(40)
+    with pytest.raises(ValueError, match="Observation spaces do not match"):
+        model.set_env(Chain(6))
+    with pytest.raises(AssertionError, match="number of environments"):
+        model.set_env(several(Chain, 2))
+
+
+def test_normalised_environments_are_found_again():
+    env = VecNormalize(several(lambda: Scripted((4,)), 2))
+    model = tiny(ORAIQN, env).learn(60)
+    other = VecNormalize(several(lambda: Scripted((4,)), 3))
+    loaded = ORAIQN.load(file_of(model), env=other)
+    assert loaded.get_vec_normalize_env() is other
+    loaded.learn(60)
+
+
+def test_a_bandit_with_other_arms_is_refused():
+    model = tiny(ARTIQN, Chain()).learn(40)
+    with pytest.raises(ValueError, match=r"weights must have shape \(3,\), got \(2,\)"):
+        ARTIQN.load(file_of(model), risk_levels=(0.1, 0.5, 1.0))
