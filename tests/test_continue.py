@@ -51,9 +51,8 @@ def test_another_number_of_environments(algorithm, n_envs):
 def test_settings_given_to_load(algorithm):
     """As rl_zoo3 does for enjoy (buffer_size=1) and for continued training."""
     model = tiny(algorithm, Chain()).learn(60)
-    loaded = algorithm.load(
-        file_of(model), env=Chain(), learning_rate=0.5, seed=7, buffer_size=1, gamma=0.5, exploration_final_eps=0.3, double_q=True
-    )
+    settings = {"learning_rate": 0.5, "seed": 7, "buffer_size": 1, "gamma": 0.5, "exploration_final_eps": 0.3, "double_q": True}
+    loaded = algorithm.load(file_of(model), env=Chain(), **settings)
     assert (loaded.seed, loaded.buffer_size, loaded.gamma, loaded.double_q) == (7, 1, 0.5, True)
     assert loaded.replay_buffer.buffer_size == 1
     assert loaded.lr_schedule(1.0) == 0.5
@@ -138,10 +137,8 @@ def test_a_model_trained_with_an_adapter_of_another_kind(callback):
     model = tiny(ORAIQN, Chain()).learn(60, callback=callback())
     for _ in range(3):
         loaded = ORAIQN.load(file_of(model), env=Chain())
-        observations, state = np.arange(5), (np.zeros(5),)
-        assert np.array_equal(
-            model.predict(observations, state, deterministic=True)[0], loaded.predict(observations, state, deterministic=True)[0]
-        )
+        asked = {"observation": np.arange(5), "state": (np.zeros(5),), "deterministic": True}
+        assert np.array_equal(model.predict(**asked)[0], loaded.predict(**asked)[0])
         loaded.learn(40)
         assert type(loaded.adapter) is FTPLAdapter
         model = loaded.learn(40, callback=callback())
