@@ -51,9 +51,9 @@ def test_another_number_of_environments(algorithm, n_envs):
 def test_settings_given_to_load(algorithm):
     """As rl_zoo3 does for enjoy (buffer_size=1) and for continued training."""
     model = tiny(algorithm, Chain()).learn(60)
-    settings = {"learning_rate": 0.5, "seed": 7, "buffer_size": 1, "gamma": 0.5, "exploration_final_eps": 0.3, "double_q": True}
+    settings = {"learning_rate": 0.5, "seed": 7, "buffer_size": 1, "gamma": 0.5, "exploration_final_eps": 0.3}
     loaded = algorithm.load(file_of(model), env=Chain(), **settings)
-    assert (loaded.seed, loaded.buffer_size, loaded.gamma, loaded.double_q) == (7, 1, 0.5, True)
+    assert (loaded.seed, loaded.buffer_size, loaded.gamma) == (7, 1, 0.5)
     assert loaded.replay_buffer.buffer_size == 1
     assert loaded.lr_schedule(1.0) == 0.5
     assert same_parameters(loaded.policy.state_dict(), model.policy.state_dict())
