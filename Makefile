@@ -12,7 +12,7 @@ ARGS ?=
 
 BIN = $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install -c constraints.txt -e
-INSTALLED_FROM = setup.cfg setup.py pyproject.toml constraints.txt $(wildcard startup/*)
+INSTALLED_FROM = setup.cfg setup.py pyproject.toml constraints.txt $(wildcard startup/sb3_ora_zoo*)
 
 .PHONY: train test test-slow lint type format doc bench clean
 

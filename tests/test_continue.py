@@ -1,6 +1,7 @@
 """Loading with other settings, and training on."""
 
 import io
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -25,6 +26,8 @@ def file_of(model):
 
 class Progress(BaseCallback):
     """Exploration rate, level and learning rate at each step."""
+
+    model: Any
 
     def __init__(self):
         super().__init__()

@@ -266,3 +266,18 @@ def test_makefile_has_its_targets():
     expected = "/nowhere/bin/python -m rl_zoo3.train --algo ora_iqn --env CartPole-v1 -P --my-argument"
     assert expected in printed.splitlines()
     assert printed.count("-m venv /nowhere") == 1 and printed.count("--my-argument") == len(targets) + 1  # format has two
+
+
+def test_makefile_installs_once(tmp_path):
+    stamp = tmp_path / "base.stamp"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+
+    def commands():
+        return run("make", "--dry-run", f"VENV={tmp_path}", "bench", cwd=ROOT).splitlines()
+
+    assert len(commands()) == 3
+    stamp.touch()
+    assert commands() == [f"{tmp_path}/bin/python -m benchmarks "]
+    os.utime(stamp, (0, 0))  # older than setup.cfg
+    assert len(commands()) == 3

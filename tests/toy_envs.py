@@ -8,23 +8,23 @@ from gymnasium import spaces
 
 
 class Gamble(gym.Env):
-    """One step an episode: action 0 pays 1; action 1 pays 25/9, or -10 one time in ten, which is 1.5 on average."""
+    """One step an episode: action 0 pays 1; action 1 pays 4.375, or -10 one time in five, which is 1.5 on average."""
 
     observation_space = spaces.Box(-1, 1, (1,))
     action_space = spaces.Discrete(2)
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
-        return np.zeros(1, dtype=np.float32), {}
+        return np.ones(1, dtype=np.float32), {}
 
     def step(self, action):
-        reward = 1.0 if action == 0 else (-10.0 if self.np_random.random() < 0.1 else 25 / 9)
-        return np.zeros(1, dtype=np.float32), reward, True, False, {}
+        reward = 1.0 if action == 0 else (-10.0 if self.np_random.random() < 0.2 else 4.375)
+        return np.ones(1, dtype=np.float32), reward, True, False, {}
 
 
 class Chain(gym.Env):
     """
-    States 0 ... n - 1 in a row; action 1 moves on, action 0 goes back to the start, which pays 0.1. Moving on from
+    States 0 ... n - 1 in a row; action 1 moves on, action 0 goes back to the start, which pays 0.02. Moving on from
     state ``end - 1`` pays 1 and ends the episode, so states from ``end`` on are never visited.
     """
 
@@ -46,7 +46,7 @@ class Chain(gym.Env):
         self.steps += 1
         self.state = self.state + 1 if action == 1 else 0
         done = self.state == self.end
-        reward = 1.0 if done else (0.0 if action == 1 else 0.1)
+        reward = 1.0 if done else (0.0 if action == 1 else 0.02)
         return self.observe(self.state % self.end), reward, done, self.steps >= 20, {}
 
 

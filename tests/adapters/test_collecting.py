@@ -1,6 +1,7 @@
 """What the adapters of alpha see: the visited pairs, with the laws before and after the update that follows."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ MIDPOINTS = (th.arange(32) + 0.5) / 32
 
 class Watch(BaseCallback):
     """Notes each visited pair after the warm-up, with a copy of the network at that moment."""
+
+    model: Any
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,7 @@
 """Levels of the return distortion that follow a schedule over training."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch as th
@@ -13,6 +15,8 @@ from tests.toy_envs import Chain
 
 class Levels(BaseCallback):
     """The level at which each step was made."""
+
+    model: Any
 
     def __init__(self):
         super().__init__()

@@ -2,6 +2,7 @@
 
 import copy
 from collections import deque
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from tests.toy_envs import Scripted
 
 class Watch(BaseCallback):
     """Each step after the warm-up: what was seen and done by a network, at which level, and what the bandit knew then."""
+
+    model: Any
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,7 @@
 """Acting during training: epsilon-greedy with one coin for each environment, and each environment's previous action."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch as th
@@ -17,6 +19,8 @@ BOX = spaces.Box(-1, 1, (2,))
 
 class Recorder(BaseCallback):
     """What a function says of the model after each step."""
+
+    model: Any
 
     def __init__(self, look):
         super().__init__()

@@ -1,5 +1,7 @@
 """The bandit over episodes, worked out by hand from scripted rewards."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -18,6 +20,8 @@ ARMS = np.array([0.1, 0.5, 1.0])
 
 class Levels(BaseCallback):
     """Levels at which each step was made and what the bandit knew after it."""
+
+    model: Any
 
     def __init__(self):
         super().__init__()
