@@ -19,20 +19,19 @@ def spread(model, n_states):
     return left_truncated_variance(values.transpose(1, 2, 0)).mean(axis=1)
 
 
-@pytest.mark.parametrize(("independent_heads", "ratio"), [(False, 1.5), (True, 5.0)])
-def test_heads_agree_where_there_is_data_and_less_elsewhere(independent_heads, ratio):
-    """States 0 ... 4 of 10 are visited. Heads that share nothing keep more of their spread in the others."""
-    net = {"net_arch": [64], "head_arch": [16], "independent_heads": independent_heads, **ADAM}
+def test_heads_agree_where_there_is_data_and_less_elsewhere():
+    """States 0 ... 4 of 10 are visited; randomised priors keep the heads apart in the others."""
+    net = {"net_arch": [64], "head_arch": [16], "prior_scale": 3.0, **ADAM}
     settings = {"n_heads": 10, "gamma": 0.9, "learning_rate": 5e-3, "batch_size": 32, "buffer_size": 400}
     model = tiny(ORAIQN, Chain(10, 5, one_hot=True), policy_kwargs=net, learning_starts=1000, **settings)
     before = spread(model, 10)
     model.learn(400)
-    for _ in range(16):
+    for _ in range(12):
         model.train(25, batch_size=32)
         model.quantile_net_target.load_state_dict(model.quantile_net.state_dict())
     after = spread(model, 10)
-    assert (after[:5] < 0.2 * before[:5]).all()
-    assert after[6:].mean() > ratio * after[:5].mean()
+    assert (after[:5] < 0.1 * before[:5]).all()
+    assert after[6:].mean() > 4 * after[:5].mean()
 
 
 def test_a_fixed_small_level_avoids_what_the_heads_disagree_on():
