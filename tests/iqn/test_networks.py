@@ -107,13 +107,16 @@ def test_the_prior_does_not_train():
     assert all(parameter.grad is None for parameter in prior)
 
 
+@pytest.mark.parametrize("prior_scale", [0.0, 1.0])
 @pytest.mark.parametrize("independent_heads", [False, True])
-def test_number_of_parameters(independent_heads):
-    """F features 5, C cosines 10, trunk 6, shared 7, heads 8, 9, A 3."""
+def test_number_of_parameters(independent_heads, prior_scale):
+    """F features 5, C cosines 10, trunk 6, shared 7, heads 8, 9, A 3; priors have the widths of trunk and heads."""
     body = (5 * 6 + 6) + (10 * 6 + 6) + (6 * 7 + 7)
     head = (7 * 8 + 8) + (8 * 9 + 9) + (9 * 3 + 3)
-    net = make_net(4, [6], [7], [8, 9], independent_heads=independent_heads)
+    prior = (5 * 6 + 6) + (6 * 8 + 8) + (8 * 9 + 9) + (9 * 3 + 3)
+    net = make_net(4, [6], [7], [8, 9], independent_heads=independent_heads, prior_scale=prior_scale)
     expected = 4 * (body + head) if independent_heads else body + 4 * head
+    expected += 4 * prior if prior_scale else 0
     assert sum(parameter.numel() for parameter in net.parameters()) == expected
 
 
