@@ -3,7 +3,7 @@ Trains over seeds with the hyperparameters of ``hyperparams/*.yml`` through rl-z
 
     python studies/learning.py --algo ora_iqn --env CartPole-v1 --seeds 0 1 2 3 4 5 6 7 8 9 --jobs 2
 
-A seed runs in a process of its own, with one torch thread, and is what ``python -m rl_zoo3.train --seed SEED`` trains.
+A seed runs in a process of its own, with one torch thread and the settings of ``python -m rl_zoo3.train --seed SEED``.
 Results go to ``studies/results``: ``learning.csv`` has a row for each seed, ``curves/`` a file for each seed.
 """
 
