@@ -97,8 +97,13 @@ def test_scopes(scope, most):
 
 
 def test_the_table_is_bounded():
-    model = tiny(ORAIQN, Chain(), max_keys=3, reference="update").learn(120)
+    """Also where more pairs than that wait for an update."""
+    model = tiny(ORAIQN, several(Chain, 3), max_keys=3, reference="update", train_freq=8, learning_starts=24)
+    seen = watch_updates(model)
+    model.learn(120)
     assert len(model.policy.risk.table) == 3
+    assert len({key for _, keys, _ in seen for key in keys.tolist()}) > 3
+    assert sum(len(keys) for _, keys, _ in seen) == 96
 
 
 def test_one_head_has_nothing_to_adapt_to():

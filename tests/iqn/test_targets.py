@@ -41,7 +41,7 @@ def make_batch(discounts=None, start=0):
     rng = np.random.default_rng(1)
     obs, next_obs = (th.tensor(rng.uniform(-1, 1, (B, 4)), dtype=th.float32) for _ in range(2))
     actions = start + th.arange(B).reshape(B, 1) % 3
-    dones = th.tensor([0.0, 1, 0, 0, 1, 0]).reshape(B, 1)
+    dones = th.tensor([0.0, 0, 0, 1, 0, 1]).reshape(B, 1)
     rewards = th.tensor(rng.normal(size=(B, 1)), dtype=th.float32)
     return ReplayBufferSamples(obs, actions, next_obs, dones, rewards, discounts)
 
@@ -121,9 +121,11 @@ def test_each_row_takes_the_level_of_one_environment():
     assert_targets(model, batch, mixed)
 
 
-def test_the_ensembles_action_is_greedy_at_the_level_of_the_pair_before_it():
-    model, batch = make_model(next_action="ensemble"), make_batch()
-    risk, actions = model.policy.risk, batch.actions[:, 0].numpy()
+@pytest.mark.parametrize("start", [0, 2])
+def test_the_ensembles_action_is_greedy_at_the_level_of_the_pair_before_it(start):
+    env = AnySpace(spaces.Box(-1, 1, (4,)), spaces.Discrete(3, start=start))
+    model, batch = make_model(env=env, next_action="ensemble"), make_batch(start=start)
+    risk, actions = model.policy.risk, batch.actions[:, 0].numpy() - start
     keys = risk.keys(batch.next_observations.numpy(), actions)
     rows, levels = risk.table.rows(keys), np.array([1.0, 0.25, 0.3, 0.9, 0.35, 0.25])
     risk.table.alpha[rows] = levels
