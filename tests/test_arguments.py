@@ -207,3 +207,9 @@ def test_checks():
     for bad in (None, ["a"], "c"):
         with pytest.raises(ValueError, match="c must be one of 'a', 'b', got"):
             check_choice("c", bad, ("a", "b"))
+
+
+@pytest.mark.parametrize(("name", "value"), [("n_heads", 3), ("distortion", "cvar"), ("risk_level", 0.5)])
+def test_what_the_algorithm_sets_is_not_for_policy_kwargs(name, value):
+    with pytest.raises(ValueError, match=f"policy_kwargs must not hold {name}={value!r}"):
+        ORAIQN("MlpPolicy", "CartPole-v1", policy_kwargs={name: value})

@@ -207,6 +207,9 @@ class IQN(OffPolicyAlgorithm):
         if self.max_grad_norm is not None:
             check_number("max_grad_norm", self.max_grad_norm, 0, open_low=True)
         check_choice("target_risk", self.target_risk, ("acting", "neutral"))
+        names = "n_heads n_risk_samples distortion risk_level epistemic_measure alpha risk_scope state_key max_keys"
+        for name in sorted({*names.split()} & self.policy_kwargs.keys()):
+            raise ValueError(f"policy_kwargs must not hold {name}={self.policy_kwargs[name]!r}: the algorithm sets it")
         distortion = make_distortion(self.distortion)
         if isinstance(distortion, Neutral) and self.risk_level is not None:
             raise ValueError(

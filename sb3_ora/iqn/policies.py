@@ -32,7 +32,8 @@ class IQNPolicy(BasePolicy):
     :param n_cosines: number of cosines in the embedding of a quantile fraction
     :param activation_fn: Activation function
     :param prior_scale: scale of the randomised prior function of each head (Osband et al. 2018); 0 for none
-    :param bootstrap_p: probability with which a head learns from a transition; each transition keeps its heads for life
+    :param bootstrap_p: probability with which a head learns from a transition; each transition keeps its
+        heads for life (with ``VecNormalize`` only as long as its statistics stand still)
     :param independent_heads: whether each head has a trunk and an embedding of its own too
     :param n_heads: number of heads K (set by the algorithm)
     :param n_risk_samples: number M of fractions at which acting averages the return (set by the algorithm)
