@@ -129,9 +129,10 @@ def test_adaptation_goes_on_with_the_saved_table(n_envs):
 
 
 def test_the_state_key_is_not_fitted_again():
-    model = tiny(ORAIQN, "CartPole-v1").learn(60)
+    model = tiny(ORAIQN, "CartPole-v1").learn(120)
+    assert model.policy.risk.state_key.fitted
     bounds = model.policy.risk.state_key.state_dict()
-    loaded = ORAIQN.load(file_of(model), env=gym.make("CartPole-v1")).learn(60)
+    loaded = ORAIQN.load(file_of(model), env=gym.make("CartPole-v1")).learn(120)
     assert same_parameters(loaded.policy.risk.state_key.state_dict(), bounds)
 
 

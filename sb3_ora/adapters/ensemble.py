@@ -15,6 +15,8 @@ from sb3_ora.risk.measures import EpistemicMeasure, left_truncated_variance, mak
 
 #: Visited pairs that may wait for the next update; only reached when there is none for very long
 MAX_PENDING = 10_000
+#: Transitions from which a state key is fitted, even if learning starts before
+MIN_WARM_UP = 100
 #: Pairs evaluated in one forward pass
 CHUNK = 1024
 
@@ -104,7 +106,9 @@ class EnsembleAdapter(RiskAdapter):
 
     def _fit_state_key(self) -> None:
         state_key, buffer = self.model.policy.risk.state_key, self.model.replay_buffer
-        if state_key is None or state_key.fitted or buffer is None or buffer.size() == 0:
+        if state_key is None or state_key.fitted or buffer is None:
+            return
+        if buffer.size() < buffer.buffer_size and buffer.size() * buffer.n_envs < MIN_WARM_UP:
             return
         state_key.fit(warm_up_observations(buffer, self.model.get_vec_normalize_env()))
 

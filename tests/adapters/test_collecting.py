@@ -152,11 +152,18 @@ def test_the_first_look_at_the_state_key_is_after_the_warm_up():
     key = model.policy.risk.state_key
     model.learn(19)
     assert not key.fitted
+    model.learn(80)  # learning has started at 20, but that would be few observations
+    assert not key.fitted
     model.learn(30)
     assert key.fitted
     low = key.state_dict()["low"].clone()
     model.learn(60)
     assert th.equal(low, key.state_dict()["low"])
+
+
+def test_a_small_replay_buffer_is_enough_for_the_state_key():
+    model = tiny(ORAIQN, "CartPole-v1", buffer_size=50).learn(60)
+    assert model.policy.risk.state_key.fitted
 
 
 def visits_by_hand(model, watch, n_updates):
