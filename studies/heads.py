@@ -1,7 +1,7 @@
 """
 What the heads have to themselves against how far they disagree, and what that does to the return.
 
-    python studies/heads.py --seeds 0 1 2 --jobs 2
+    python -m studies.heads --seeds 0 1 2 --jobs 2
 
 Two measurements of each architecture, over seeds, written to ``studies/results/heads.csv``:
 
@@ -22,7 +22,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from learning import RESULTS, append_rows
+from studies.learning import RESULTS, append_rows
 
 #: keys of ``policy_kwargs``
 ARCHITECTURES: dict[str, dict] = {

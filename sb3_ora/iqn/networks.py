@@ -15,7 +15,8 @@ from torch import nn
 
 class EnsembleLinear(nn.Module):
     """
-    ``n_heads`` independent linear maps applied side by side.
+    ``n_heads`` independent linear maps applied side by side, as ``nn.Linear`` if there is one. Features come before rows,
+    so that whatever the heads share or have to themselves, every product and activation runs over contiguous memory.
 
     :param n_heads: number of maps K
     :param in_features: width of the input
@@ -33,22 +34,22 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, x: th.Tensor) -> th.Tensor:
         """
-        :param x: an input shared by all maps, (R, in), or one for each, (K, R, in)
-        :return: (K, R, out)
+        :param x: an input shared by all maps, (1, in, R), or one for each, (K, in, R)
+        :return: (K, out, R)
         """
-        if x.dim() == 2:  # one matrix product serves all heads
-            return nn.functional.linear(x, self.weight, self.bias).view(len(x), self.n_heads, -1).transpose(0, 1)
+        if len(x) == 1:  # one matrix product serves all heads
+            return th.addmm(self.bias.unsqueeze(1), self.weight, x[0]).view(self.n_heads, self.out_features, -1)
         weight = self.weight.view(self.n_heads, self.out_features, self.in_features)
-        return th.baddbmm(self.bias.view(self.n_heads, 1, -1), x, weight.transpose(1, 2))
+        return th.baddbmm(self.bias.view(self.n_heads, -1, 1), weight, x)
 
 
-def ensemble_mlp(n_heads: int, widths: list[int], activation_fn: type[nn.Module], activate_last: bool) -> nn.Sequential:
+def ensemble_mlp(n_heads: int, widths: list[int], activation_fn: type[nn.Module], activate_last: bool = True) -> nn.Sequential:
     """
-    :param n_heads: number of independent networks K
+    :param n_heads: number of independent networks K; 1 for layers that the heads share
     :param widths: width of the input and of every layer
     :param activation_fn: activation between the layers
     :param activate_last: whether the last layer is followed by the activation too
-    :return: a network from (R, in) or (K, R, in) to (K, R, out)
+    :return: a network from (1, in, R) or (K, in, R) to (K, out, R)
     """
     layers: list[nn.Module] = []
     for in_features, out_features in itertools.pairwise(widths):
@@ -56,22 +57,10 @@ def ensemble_mlp(n_heads: int, widths: list[int], activation_fn: type[nn.Module]
     return nn.Sequential(*(layers if activate_last else layers[:-1]))
 
 
-def shared_mlp(widths: list[int], activation_fn: type[nn.Module]) -> nn.Sequential:
-    """
-    :param widths: width of the input and of every layer
-    :param activation_fn: activation after each layer
-    :return: a network from (R, in) to (R, out)
-    """
-    layers: list[nn.Module] = []
-    for in_features, out_features in itertools.pairwise(widths):
-        layers += [nn.Linear(in_features, out_features), activation_fn()]
-    return nn.Sequential(*layers)
-
-
 class Encoding(NamedTuple):
     """What the network makes of a batch of B observations, whatever the quantile fractions."""
 
-    features: th.Tensor  # (B, H), or (K, B, H) where the heads share nothing
+    features: th.Tensor  # (1, H, B), or (K, H, B) where the heads share nothing
     prior: th.Tensor | None  # (K, B, 1, A)
 
 
@@ -126,14 +115,10 @@ class ImplicitQuantileNetwork(BasePolicy):
 
         width = [features_dim, *net_arch][-1]
         trunk, product = [features_dim, *net_arch], [width, *shared_arch]
-        if independent_heads:
-            self.trunk = ensemble_mlp(n_heads, trunk, activation_fn, activate_last=True)
-            self.embedding = ensemble_mlp(n_heads, [n_cosines, width], activation_fn, activate_last=True)
-            self.shared = ensemble_mlp(n_heads, product, activation_fn, activate_last=True)
-        else:
-            self.trunk = shared_mlp(trunk, activation_fn)
-            self.embedding = shared_mlp([n_cosines, width], activation_fn)
-            self.shared = shared_mlp(product, activation_fn)
+        n_trunks = n_heads if independent_heads else 1
+        self.trunk = ensemble_mlp(n_trunks, trunk, activation_fn)
+        self.embedding = ensemble_mlp(n_trunks, [n_cosines, width], activation_fn)
+        self.shared = ensemble_mlp(n_trunks, product, activation_fn)
         head = [product[-1], *head_arch, self.n_actions]
         self.heads = ensemble_mlp(n_heads, head, activation_fn, activate_last=False)
         self.frequencies: th.Tensor
@@ -151,12 +136,12 @@ class ImplicitQuantileNetwork(BasePolicy):
         :param obs: observations, (B, ...)
         :return: their features and, where there is one, the heads' randomised prior
         """
-        features = self.trunk(self.extract_features(obs, self.features_extractor))  # (B, H) or (K, B, H)
+        features = self.trunk(self.extract_features(obs, self.features_extractor).T.unsqueeze(0))  # (1 or K, H, B)
         if self.prior_extractor is None:
             return Encoding(features, None)
         with th.no_grad():
-            prior = self.prior_heads(self.extract_features(obs, self.prior_extractor))  # (K, B, A)
-        return Encoding(features, self.prior_scale * prior.unsqueeze(2))
+            prior = self.prior_heads(self.extract_features(obs, self.prior_extractor).T.unsqueeze(0))  # (K, A, B)
+        return Encoding(features, self.prior_scale * prior.transpose(1, 2).unsqueeze(2))
 
     def quantiles(self, encoding: Encoding, taus: th.Tensor) -> th.Tensor:
         """
@@ -164,13 +149,11 @@ class ImplicitQuantileNetwork(BasePolicy):
         :param taus: quantile fractions, (B, N), or (1, N) to use the same ones for every observation
         :return: quantiles of the return, (K, B, N, A)
         """
-        n_taus, width = taus.shape[1], encoding.features.shape[-1]
-        cosines = th.cos(taus.unsqueeze(-1) * self.frequencies)  # (B, N, C) or (1, N, C)
-        embedded = self.embedding(cosines.view(-1, self.n_cosines))  # (B * N, H), or with K in front
-        embedded = embedded.reshape(*embedded.shape[:-2], -1, n_taus, width)  # (B, N, H)
-        product = encoding.features.unsqueeze(-2) * embedded
-        quantiles = self.heads(self.shared(product.flatten(-3, -2)))  # (K, B * N, A)
-        quantiles = quantiles.reshape(self.n_heads, -1, n_taus, self.n_actions)
+        cosines = th.cos(self.frequencies.unsqueeze(1) * taus.flatten())  # (C, B * N) or (C, N)
+        embedded = self.embedding(cosines.unsqueeze(0)).unflatten(2, taus.shape)  # (1 or K, H, B or 1, N)
+        product = (encoding.features.unsqueeze(3) * embedded).flatten(2)  # (1 or K, H, B * N)
+        values = self.heads(self.shared(product))  # (K, A, B * N)
+        quantiles = values.unflatten(2, (-1, taus.shape[1])).permute(0, 2, 3, 1)
         return quantiles if encoding.prior is None else quantiles + encoding.prior
 
     def forward(self, obs: PyTorchObs, taus: th.Tensor) -> th.Tensor:

@@ -25,11 +25,10 @@ def layers(module, head):
     """Weights and biases of one head's layers, whether they are shared or not."""
     found = []
     for layer in module:
-        if hasattr(layer, "n_heads"):
-            rows = slice(head * layer.out_features, (head + 1) * layer.out_features)
+        if hasattr(layer, "weight"):
+            k = head % layer.n_heads
+            rows = slice(k * layer.out_features, (k + 1) * layer.out_features)
             found.append((layer.weight[rows].detach().numpy(), layer.bias[rows].detach().numpy()))
-        elif hasattr(layer, "weight"):
-            found.append((layer.weight.detach().numpy(), layer.bias.detach().numpy()))
     return found
 
 
