@@ -190,7 +190,9 @@ def test_policy_and_optimizer_settings_reach_their_place():
     assert any(isinstance(layer, th.nn.Tanh) for layer in model.quantile_net.trunk)
     adam = tiny(IQN, Chain(), batch_size=20).policy.optimizer
     assert isinstance(adam, th.optim.Adam) and adam.defaults["eps"] == 0.01 / 20
-    assert tiny(IQN, Chain(), policy_kwargs={"optimizer_kwargs": {"eps": 1e-8}}).policy.optimizer.defaults["eps"] == 1e-8
+    assert adam.defaults["fused"]
+    given = tiny(IQN, Chain(), policy_kwargs={"optimizer_kwargs": {"eps": 1e-8, "foreach": True}}).policy.optimizer.defaults
+    assert given["eps"] == 1e-8 and given["foreach"] and not given["fused"]
 
 
 def test_checks():

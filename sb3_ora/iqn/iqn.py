@@ -223,7 +223,8 @@ class IQN(OffPolicyAlgorithm):
         if "optimizer_class" not in self.policy_kwargs:
             # eps was proposed in the QR-DQN paper, where `batch_size = 32`
             given = self.policy_kwargs.get("optimizer_kwargs") or {}
-            kwargs = {"eps": 0.01 / self.batch_size, "fused": self.device.type in ("cpu", "cuda"), **given}
+            fused = self.device.type in ("cpu", "cuda") and not {"foreach", "differentiable"} & given.keys()
+            kwargs = {"eps": 0.01 / self.batch_size, "fused": fused, **given}
             optimizer = {"optimizer_class": th.optim.Adam, "optimizer_kwargs": kwargs}
         return {
             **self.policy_kwargs,
