@@ -1,0 +1,199 @@
+"""
+Checkpoints from which a killed run goes on as if it had never stopped.
+
+SB3's ``CheckpointCallback`` saves a model, from which training can start again, warm. :class:`RunCheckpoint` saves the
+whole run: model, optimizer, replay buffer, risk adapter, environments, callbacks, logger and all random generators.
+:func:`resume` continues it. On the CPU the continued run has the same weights, evaluations and monitor rows, bit for bit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import MaybeCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ora.checkpoint.files import FORMAT, CheckpointError, Saved, checkpoints_in, last_checkpoint, write_checkpoint
+from sb3_ora.checkpoint.run import Run, flat_callbacks
+from sb3_ora.checks import check_integer
+
+
+class RunCheckpoint(BaseCallback):
+    """
+    Writes a checkpoint of the whole run now and then; :func:`resume` continues from the last one.
+
+    A checkpoint is taken between two rollouts, just before actions are chosen again. It is written to a temporary file
+    that replaces nothing before it is complete. If the disk is full, training goes on with a warning, and the
+    checkpoints before are kept.
+
+    :param save_freq: environment steps between two checkpoints, in all environments together
+    :param folder: where the files go; None for "checkpoints" in the run folder of rl-zoo3
+    :param keep: how many of the last checkpoints stay
+    :param verbose: 1 for a line at each checkpoint
+    :raises ValueError: if an argument is out of range
+    """
+
+    model: OffPolicyAlgorithm
+
+    def __init__(self, save_freq: int, folder: str | Path | None = None, keep: int = 2, verbose: int = 0):
+        super().__init__(verbose)
+        self.save_freq = check_integer("save_freq", save_freq, 1)
+        self.keep = check_integer("keep", keep, 1)
+        self.folder = None if folder is None else str(folder)
+        self.last_saved = 0
+        self.told = False
+        self._resuming: Saved | None = None
+
+    def _init_callback(self) -> None:
+        if self.folder is None:
+            raise ValueError("folder=None of RunCheckpoint is for rl-zoo3 only: give the folder for the checkpoints")
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _run(self) -> Run:
+        return Run(self.model, self.locals["callback"])  # the outermost one, given to all
+
+    def _on_training_start(self) -> None:
+        if self._resuming is None:
+            self.last_saved = self.num_timesteps
+
+    def _on_rollout_start(self) -> None:
+        if self._resuming is not None:
+            saved, self._resuming = self._resuming, None
+            self._restore(saved)
+        elif self.model.num_timesteps - self.last_saved >= self.save_freq:
+            self.last_saved = self.model.num_timesteps
+            self._save()
+
+    def _save(self) -> None:
+        import sb3_ora
+
+        assert self.folder is not None
+        run = self._run()
+        try:
+            state = run.state()
+            learner = type(self.model)
+            meta = {
+                "format": FORMAT,
+                "sb3_ora": sb3_ora.__version__,
+                "algorithm": [learner.__module__, learner.__qualname__],
+                "num_timesteps": self.model.num_timesteps,
+                "total_timesteps": self.model._total_timesteps,
+                "n_envs": self.model.n_envs,
+                "learn": {name: self.locals.get(name) for name in ("log_interval", "tb_log_name", "progress_bar")},
+                "kinds": run.kinds,
+                "remote": run.remote,
+                "opaque": run.opaque,
+            }
+            self._tell(run)
+            path = Path(self.folder) / f"run_{self.model.num_timesteps}_steps.zip"
+            write_checkpoint(path, self.model, meta, state)
+        except OSError as error:
+            warnings.warn(f"no checkpoint at step {self.model.num_timesteps}: {error}; training goes on", stacklevel=2)
+            return
+        for old in checkpoints_in(self.folder)[self.keep :]:
+            old.unlink(missing_ok=True)
+        if self.verbose >= 1:
+            print(f"Checkpoint of the run: {path}")
+
+    def _tell(self, run: Run) -> None:
+        """Say once why a resumed run will not be exactly this one."""
+        reasons = []
+        if run.remote:
+            reasons.append(f"the environments in {run.remote[0]} cannot be copied")
+        if run.opaque:
+            reasons.append(f"{', '.join(run.opaque[:3])} cannot be copied")
+        if self.model.device.type != "cpu":
+            reasons.append(f"kernels of {self.model.device.type} may not be deterministic")
+        if reasons and not self.told:
+            self.told = True
+            consequence = "from the beginning of an episode" if run.remote or run.opaque else "but perhaps not bit for bit"
+            warnings.warn(f"a resumed run will go on {consequence}: {'; '.join(reasons)}", stacklevel=2)
+
+    def _restore(self, saved: Saved) -> None:
+        run = self._run()
+        if run.kinds != saved.meta["kinds"]:
+            raise CheckpointError(
+                f"{saved.path} is of a run with other environments, wrappers or callbacks:\n"
+                f"  there {saved.meta['kinds']}\n  here  {run.kinds}"
+            )
+        folder = self.folder
+        run.restore(saved.run)
+        self.folder = folder  # it may have been moved
+        if saved.meta["remote"] or saved.meta["opaque"]:
+            self._start_episodes()
+
+    def _start_episodes(self) -> None:
+        """Leave the episodes that were going on, whose environments are lost."""
+        model = self.model
+        assert model.env is not None and model.replay_buffer is not None
+        model._last_obs = model.env.reset()  # type: ignore[assignment]
+        if model._vec_normalize_env is not None:
+            model._last_original_obs = model._vec_normalize_env.get_original_obs()
+        model._last_episode_starts = np.ones(model.n_envs, dtype=bool)
+        model._acting = None  # type: ignore[attr-defined]
+        model._previous_actions[:] = -1  # type: ignore[attr-defined]
+        buffer: Any = model.replay_buffer
+        if buffer.size():  # n-step returns end here
+            ends = buffer.timeouts if buffer.handle_timeout_termination else buffer.dones
+            ends[buffer.pos - 1] = 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "model": None, "parent": None, "locals": {}, "globals": {}, "_resuming": None}
+
+
+def resume(
+    path: str | Path, env: VecEnv, callback: MaybeCallback = None, device: th.device | str = "auto", **learn_kwargs: Any
+) -> OffPolicyAlgorithm:
+    """
+    Continue a run from its last checkpoint to the end it was meant to have.
+
+    :param path: folder of the checkpoints, or one of them
+    :param env: environment made as at the start of the run
+    :param callback: the callbacks of the run, made as at its start; the :class:`RunCheckpoint` may be left out if it was
+        the only one
+    :param device: device of the model
+    :param learn_kwargs: arguments of ``learn`` that are to differ: ``log_interval``, ``tb_log_name``, ``progress_bar``
+    :return: the trained model
+    :raises CheckpointError: if there is no checkpoint that can be read, or it does not fit to ``env`` and ``callback``
+    """
+    saved = last_checkpoint(path)
+    if env.num_envs != saved.meta["n_envs"]:
+        raise CheckpointError(f"env has {env.num_envs} environments, but the run of {saved.path} had {saved.meta['n_envs']}")
+    module, name = saved.meta["algorithm"]
+    learner = getattr(importlib.import_module(module), name)
+    model = learner.load(io.BytesIO(saved.model), env=env, device=device, force_reset=False)
+    model.replay_buffer = saved.replay_buffer
+    model.replay_buffer.device = model.device
+    if callback is None:
+        callback = RunCheckpoint(model.num_timesteps or 1, saved.path.parent)
+    checkpoint = _find(callback)
+    checkpoint._resuming = saved
+    learn_kwargs = {**saved.meta["learn"], **learn_kwargs}
+    remaining = saved.meta["total_timesteps"] - saved.meta["num_timesteps"]
+    return model.learn(remaining, callback, reset_num_timesteps=False, **learn_kwargs)
+
+
+def _find(callback: MaybeCallback) -> RunCheckpoint:
+    """
+    :param callback: the callbacks of a run
+    :return: the one that writes its checkpoints
+    :raises ValueError: if there is none
+    """
+    given = callback if isinstance(callback, list) else [callback]
+    for part in given:
+        if isinstance(part, BaseCallback):
+            for inner in flat_callbacks(part):
+                if isinstance(inner, RunCheckpoint):
+                    return inner
+    raise ValueError("callback holds no RunCheckpoint: resume needs the callbacks that the run had")

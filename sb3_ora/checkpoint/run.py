@@ -1,0 +1,221 @@
+"""The state of a run in training: what it consists of, how it is copied, and how it is put back."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch as th
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
+
+#: Attributes that belong to a process or to a window, not to a run
+TRANSIENT = {
+    *("venv", "env", "envs", "model", "parent", "logger", "locals", "globals", "training_env", "pbar", "results_writer"),
+    *("callback", "callbacks", "callback_on_new_best", "screen", "clock", "window", "viewer", "surf", "class_attributes"),
+}
+
+
+def env_layers(env: Any) -> Iterator[Any]:
+    """
+    :param env: an environment
+    :return: its wrappers from the outside in, and what they wrap; of a ``DummyVecEnv`` those of each environment
+    """
+    yield env
+    if isinstance(env, VecEnvWrapper):
+        yield from env_layers(env.venv)
+    elif isinstance(env, DummyVecEnv):
+        for part in env.envs:
+            yield from env_layers(part)
+    elif not isinstance(env, VecEnv) and hasattr(env, "env"):
+        yield from env_layers(env.env)
+
+
+def flat_callbacks(callback: Any) -> Iterator[BaseCallback]:
+    """
+    :param callback: a callback
+    :return: it and all callbacks in it, without the lists that hold them
+    """
+    if isinstance(callback, CallbackList):
+        for listed in callback.callbacks:
+            yield from flat_callbacks(listed)
+        return
+    yield callback
+    if isinstance(callback, EventCallback):
+        parts: list[BaseCallback | None] = [callback.callback, getattr(callback, "callback_on_new_best", None)]
+        for part in parts:
+            if part is not None:
+                yield from flat_callbacks(part)
+
+
+def _out_of_reach(part: Any) -> bool:
+    """Whether this is a vectorised environment that keeps its environments elsewhere, such as in other processes."""
+    return isinstance(part, VecEnv) and not isinstance(part, (VecEnvWrapper, DummyVecEnv))
+
+
+class Run:
+    """
+    The objects whose state is a run's, in an order that is the same in every process: environments with their wrappers,
+    callbacks, and what of the model its own file does not hold.
+
+    :param model: the model in training
+    :param callback: the outermost callback of the training
+    """
+
+    def __init__(self, model: OffPolicyAlgorithm, callback: BaseCallback):
+        self.model = model
+        self.callbacks = list(flat_callbacks(callback))
+        environments = [model.env]
+        for part in self.callbacks:
+            environments += [value for value in vars(part).values() if isinstance(value, VecEnv) and value is not model.env]
+        self.environments = [env for i, env in enumerate(environments) if not any(env is other for other in environments[:i])]
+        self.layers = [layer for env in self.environments for layer in env_layers(env)]
+        self.objects = [*self.layers, *self.callbacks]
+        risk = getattr(model.policy, "risk", None)
+        if risk is not None:
+            self.objects.append(risk)
+        #: What is not copied but refers to the object of the other process
+        self.fixed = [*self.objects, model, model.policy, model.logger, model.replay_buffer, model.env]
+        self.opaque: list[str] = []
+
+    @property
+    def kinds(self) -> list[str]:
+        """The classes of the objects, by which a run is known again."""
+        return [f"{type(part).__module__}.{type(part).__qualname__}" for part in self.objects]
+
+    @property
+    def remote(self) -> list[str]:
+        """Vectorised environments whose state is out of reach."""
+        return [type(layer).__name__ for layer in self.layers if _out_of_reach(layer)]
+
+    def state(self) -> bytes:
+        """
+        :return: the pickled state; what cannot be pickled is named in ``opaque``
+        """
+        self.opaque = []
+        objects = []
+        for part in self.objects:
+            values = {} if _out_of_reach(part) else vars(part)
+            objects.append({name: value for name, value in values.items() if self._copies(part, name, value)})
+        model = self.model
+        live = ("_acting", "_acting_alphas", "_previous_actions", "_last_obs", "_last_original_obs", "action_space")
+        state = {
+            "objects": objects,
+            "model": {name: getattr(model, name) for name in live if hasattr(model, name)},
+            "files": _read_files(self),
+            "logger": [dict(getattr(model.logger, f"name_to_{name}")) for name in ("value", "count", "excluded")],
+            "random": _random_state(),
+        }
+        return self._dumps(state)
+
+    def restore(self, state: bytes) -> None:
+        """
+        :param state: what :meth:`state` returned, in this process or another one
+        """
+        loaded = _Unpickler(io.BytesIO(state), self.fixed).load()
+        for part, values in zip(self.objects, loaded["objects"], strict=True):
+            part.__dict__.update(values)
+        for name, value in loaded["model"].items():
+            setattr(self.model, name, value)
+        for name, values in zip(("value", "count", "excluded"), loaded["logger"], strict=True):
+            getattr(self.model.logger, f"name_to_{name}").update(values)
+        _write_files(self, loaded["files"])
+        _set_random_state(loaded["random"])
+
+    def _copies(self, part: Any, name: str, value: Any) -> bool:
+        if name in TRANSIENT:
+            return False
+        try:
+            self._dumps(value)
+        except Exception:  # whatever a foreign object's reduction raises
+            place = f"{type(part).__name__}.{name}"
+            if place not in self.opaque:
+                self.opaque.append(place)
+            return False
+        return True
+
+    def _dumps(self, value: Any) -> bytes:
+        buffer = io.BytesIO()
+        _Pickler(buffer, self.fixed).dump(value)
+        return buffer.getvalue()
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    """Pickles references to the fixed objects of a run instead of the objects."""
+
+    def __init__(self, file: io.BytesIO, fixed: list[Any]):
+        super().__init__(file)
+        self.places = {id(part): place for place, part in reversed(list(enumerate(fixed))) if part is not None}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        return self.places.get(id(obj))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, fixed: list[Any]):
+        super().__init__(file)
+        self.fixed = fixed
+
+    def persistent_load(self, pid: int) -> Any:
+        return self.fixed[pid]
+
+
+def _random_state() -> dict[str, Any]:
+    state = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": th.get_rng_state()}
+    if th.cuda.is_available():
+        state["cuda"] = th.cuda.get_rng_state_all()
+    return state
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    th.set_rng_state(state["torch"])
+    if "cuda" in state and th.cuda.is_available():
+        th.cuda.set_rng_state_all(state["cuda"])
+
+
+# Files that grow with a run: monitor rows, and what the logger writes as text
+
+
+def _open_files(run: Run) -> list[tuple[Any, Any]]:
+    """Each file with the object that writes it."""
+    writers = [layer.results_writer for layer in run.layers if isinstance(layer, Monitor) and layer.results_writer is not None]
+    files: list[tuple[Any, Any]] = [(writer, writer.file_handler) for writer in writers]
+    for output in run.model.logger.output_formats:
+        file = getattr(output, "file", None)
+        if file is not None and isinstance(getattr(file, "name", None), str) and os.path.isfile(file.name):
+            files.append((output, file))
+    return files
+
+
+def _read_files(run: Run) -> dict[str, tuple[str, list[str] | None]]:
+    """By name, the text in each file, and the columns of a logger's table, which come in the order of their use."""
+    contents = {}
+    for writer, file in _open_files(run):
+        file.flush()
+        with open(file.name, newline="") as copy:
+            contents[os.path.basename(file.name)] = copy.read(), getattr(writer, "keys", None)
+    return contents
+
+
+def _write_files(run: Run, contents: dict[str, tuple[str, list[str] | None]]) -> None:
+    for writer, file in _open_files(run):
+        if os.path.basename(file.name) not in contents:
+            continue
+        text, columns = contents[os.path.basename(file.name)]
+        file.flush()
+        file.seek(0)
+        file.truncate()
+        file.write(text)
+        file.flush()
+        if columns is not None:
+            writer.keys = columns

@@ -1,0 +1,278 @@
+"""A run that is stopped anywhere and resumed against the same run left alone."""
+
+import errno
+import io
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from pathlib import Path
+
+import gymnasium as gym
+import pandas as pd
+import pytest
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.vec_env import SubprocVecEnv
+
+from sb3_ora import IQN, ORAIQN
+from sb3_ora.checkpoint import CheckpointError, RunCheckpoint, checkpoints_in, last_checkpoint, read_checkpoint, resume
+from tests.checkpoint.small_run import assert_same, small_run
+from tests.tiny import tiny
+from tests.toy_envs import Chain
+
+SCRIPT = Path(__file__).with_name("small_run.py")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run that was left alone, and its folder."""
+    folder = tmp_path_factory.mktemp("finished")
+    small_run(folder, "ORAIQN", "CartPole-v1", 2)
+    return folder
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("algorithm", ["IQN", "ORAIQN", "ARTIQN", "TOPIQN"])
+def test_a_resumed_run_is_the_same_run(algorithm, n_envs, tmp_path):
+    small_run(tmp_path / "whole", algorithm, "CartPole-v1", n_envs)
+    small_run(tmp_path / "parts", algorithm, "CartPole-v1", n_envs, crash_at=170)
+    small_run(tmp_path / "parts", algorithm, "CartPole-v1", n_envs, go_on=True, crash_at=250)
+    small_run(tmp_path / "parts", algorithm, "CartPole-v1", n_envs, go_on=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("settings", [{"risk_adapter": "recursive"}, {"reference": "visit"}, {"train_freq": (1, "episode")}])
+def test_other_settings(settings, tmp_path):
+    small_run(tmp_path / "whole", "ORAIQN", "CartPole-v1", **settings)
+    small_run(tmp_path / "parts", "ORAIQN", "CartPole-v1", crash_at=200, **settings)
+    small_run(tmp_path / "parts", "ORAIQN", "CartPole-v1", go_on=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def kill_and_resume(folder, whole, algorithm, env_id, n_envs, steps, kills, generator, seconds):
+    """Run in another process, with SIGKILL at random moments."""
+    command = [sys.executable, str(SCRIPT), str(folder), algorithm, env_id, str(n_envs), str(steps)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for _ in range(kills):
+        started = bool(checkpoints_in(folder / "checkpoints"))
+        process = subprocess.Popen([*command, *(["resume"] if started else [])], env=environment)
+        while not checkpoints_in(folder / "checkpoints") and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(generator.uniform(0, seconds))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run([*command, "resume"], check=True, env=environment)
+    assert_same(whole, folder)
+
+
+def test_a_killed_process(finished, tmp_path):
+    kill_and_resume(tmp_path, finished, "ORAIQN", "CartPole-v1", 2, 300, 2, random.Random(0), 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("algorithm", ["IQN", "ORAIQN", "ARTIQN", "TOPIQN"])
+def test_processes_killed_at_random_moments(algorithm, n_envs, tmp_path):
+    """Three times each; the start of a resumed process is among the moments."""
+    small_run(tmp_path / "whole", algorithm, "CartPole-v1", n_envs, 1500)
+    generator = random.Random(n_envs)
+    kill_and_resume(tmp_path / "parts", tmp_path / "whole", algorithm, "CartPole-v1", n_envs, 1500, 3, generator, 8)
+
+
+def test_killed_during_the_write(finished, tmp_path, monkeypatch):
+    """The process ends just before the file gets its name; what is left of it is in nobody's way."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    old, new = reversed(checkpoints_in(tmp_path / "checkpoints"))
+    new.rename(new.with_suffix(".tmp"))
+    assert last_checkpoint(tmp_path / "checkpoints").path == old
+    small_run(tmp_path, "ORAIQN", "CartPole-v1", 2, go_on=True)
+    assert_same(finished, tmp_path)
+
+
+# Files that are not in order
+
+
+def test_the_last_two_are_kept(finished):
+    steps = [read_checkpoint(path).meta["num_timesteps"] for path in checkpoints_in(finished / "checkpoints")]
+    assert len(steps) == 2 and steps[0] - steps[1] >= 60
+
+
+def cut(content):
+    return content[: len(content) // 2]
+
+
+def changed(content):
+    place = content.index(b"run.pkl") + 50
+    return content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :]
+
+
+def newer(content):
+    source, target = zipfile.ZipFile(io.BytesIO(content)), io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name in source.namelist():
+            entry = source.read(name)
+            archive.writestr(name, entry.replace(b'"format": 1', b'"format": 99') if name == "meta.json" else entry)
+    return target.getvalue()
+
+
+def foreign(content):
+    buffer = io.BytesIO()
+    tiny(IQN, Chain()).save(buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda content: b"", "is empty"),
+        (cut, "truncated"),
+        (changed, "damaged"),
+        (newer, "format 99"),
+        (foreign, "not a checkpoint"),
+        (lambda content: b"hello", "not a checkpoint"),
+    ],
+)
+def test_a_bad_file_is_passed_over(spoil, message, finished, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    new, old = checkpoints_in(tmp_path / "checkpoints")
+    new.write_bytes(spoil(new.read_bytes()))
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(new)
+    with pytest.warns(UserWarning, match=f"{message}.*trying the checkpoint before it"):
+        assert last_checkpoint(tmp_path / "checkpoints").path == old
+    old.unlink()
+    with pytest.raises(CheckpointError, match=f"(?s)no checkpoint to resume from.*{message}"), pytest.warns(UserWarning):
+        last_checkpoint(tmp_path / "checkpoints")
+
+
+def test_no_checkpoint(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
+        resume(tmp_path, make_vec_env("CartPole-v1", 1))
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    """The first write succeeds, the second fails; training goes on, and the first file stays."""
+    sync, calls = os.fsync, []
+
+    def fsync(number):
+        calls.append(number)
+        if len(calls) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(number)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    with pytest.warns(UserWarning, match="no checkpoint at step 120: .*No space left.*; training goes on"):
+        model = tiny(ORAIQN, Chain()).learn(150, callback=RunCheckpoint(60, tmp_path))
+    assert model.num_timesteps >= 150
+    assert [path.name for path in tmp_path.iterdir()] == ["run_60_steps.zip"]
+    assert last_checkpoint(tmp_path).meta["num_timesteps"] == 60
+
+
+# Runs that do not fit, or cannot be exact
+
+
+def test_another_number_of_environments(finished):
+    with pytest.raises(CheckpointError, match=r"env has 3 environments, but the run .* had 2"):
+        resume(finished / "checkpoints", make_vec_env("CartPole-v1", 3))
+
+
+def test_other_callbacks(finished):
+    with pytest.raises(CheckpointError, match="other environments, wrappers or callbacks"):
+        resume(finished / "checkpoints", make_vec_env("CartPole-v1", 2))
+
+
+def test_callbacks_without_a_checkpoint(finished):
+    with pytest.raises(ValueError, match="callback holds no RunCheckpoint"):
+        resume(finished / "checkpoints", make_vec_env("CartPole-v1", 2), callback=[])
+
+
+@pytest.mark.parametrize("arguments", [{"save_freq": 0}, {"save_freq": 1.5}, {"save_freq": 10, "keep": 0}])
+def test_arguments(arguments):
+    with pytest.raises(ValueError, match=r"(save_freq|keep) must be an integer of at least 1, got (0|1\.5)"):
+        RunCheckpoint(folder="x", **arguments)
+
+
+def test_a_folder_is_needed():
+    with pytest.raises(ValueError, match="folder=None"):
+        tiny(IQN, Chain()).learn(10, callback=RunCheckpoint(5))
+
+
+class Locked(gym.Wrapper):
+    """An environment that cannot be pickled."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize("kind", ["subprocess", "lock"])
+def test_environments_that_cannot_be_copied(kind, tmp_path):
+    """Told once; the run goes on with new episodes, and n-step returns do not reach into them."""
+
+    def make():
+        if kind == "lock":
+            return make_vec_env("CartPole-v1", 2, seed=0, wrapper_class=Locked)
+        return make_vec_env("CartPole-v1", 2, seed=0, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"})
+
+    env = make()
+    reason = "Locked.lock cannot be copied" if kind == "lock" else "the environments in SubprocVecEnv cannot be copied"
+    with pytest.warns(UserWarning, match=f"from the beginning of an episode: {reason}") as told:
+        tiny(ORAIQN, env, n_steps=3).learn(200, callback=RunCheckpoint(40, tmp_path))
+    assert len([warning for warning in told if "a resumed run" in str(warning.message)]) == 1
+    env.close()
+    saved, env = last_checkpoint(tmp_path), make()
+    model = resume(tmp_path, env)
+    env.close()
+    assert model.num_timesteps >= 200
+    last = saved.replay_buffer.pos - 1
+    assert saved.replay_buffer.timeouts[last].all() or model.replay_buffer.timeouts[last].all()
+
+
+def logged_run(folder, go_on=False):
+    """Rows of the logger's table, without times."""
+    logger = configure(str(folder / "log"), ["csv"])
+    env, callback = make_vec_env("CartPole-v1", 2, seed=0), [RunCheckpoint(60, folder / "checkpoints"), SetLogger(logger)]
+    try:
+        if go_on:
+            resume(folder / "checkpoints", env, callback)
+        else:
+            tiny(ORAIQN, env).learn(250, callback, log_interval=2)
+    except KeyboardInterrupt:
+        pass
+    logger.close()
+    table = pd.read_csv(folder / "log" / "progress.csv")
+    return table.drop(columns=["time/fps", "time/time_elapsed"])
+
+
+class SetLogger(BaseCallback):
+    """``learn`` makes a logger of its own for a model without one."""
+
+    crash = False
+
+    def __init__(self, to_use):
+        super().__init__()
+        self.to_use = [to_use]
+
+    def _init_callback(self):
+        self.model.set_logger(self.to_use[0])
+
+    def _on_step(self):
+        if SetLogger.crash and self.num_timesteps > 180:
+            raise KeyboardInterrupt
+        return True
+
+
+def test_the_table_of_the_logger_goes_on(tmp_path, monkeypatch):
+    whole = logged_run(tmp_path / "whole")
+    monkeypatch.setattr(SetLogger, "crash", True)
+    logged_run(tmp_path / "parts")
+    monkeypatch.undo()
+    pd.testing.assert_frame_equal(logged_run(tmp_path / "parts", go_on=True)[whole.columns], whole)
+    assert len(whole) > 3
