@@ -127,9 +127,7 @@ class RunCheckpoint(BaseCallback):
                 f"{saved.path} is of a run with other environments, wrappers or callbacks:\n"
                 f"  there {saved.meta['kinds']}\n  here  {run.kinds}"
             )
-        folder = self.folder
         run.restore(saved.run)
-        self.folder = folder  # it may have been moved
         if saved.meta["remote"] or saved.meta["opaque"]:
             self._start_episodes()
 

@@ -22,6 +22,8 @@ TRANSIENT = {
     *("venv", "env", "envs", "model", "parent", "logger", "locals", "globals", "training_env", "pbar", "results_writer"),
     *("callback", "callbacks", "callback_on_new_best", "screen", "clock", "window", "viewer", "surf", "class_attributes"),
 }
+#: How names of attributes end that say where files are, which may have been moved
+PLACES = ("path", "folder", "dir", "directory", "filename")
 
 
 def env_layers(env: Any) -> Iterator[Any]:
@@ -131,7 +133,7 @@ class Run:
         _set_random_state(loaded["random"])
 
     def _copies(self, part: Any, name: str, value: Any) -> bool:
-        if name in TRANSIENT:
+        if name in TRANSIENT or name.endswith(PLACES):
             return False
         try:
             self._dumps(value)

@@ -21,6 +21,7 @@ from rl_zoo3.utils import get_latest_run_id
 from stable_baselines3.common.utils import get_device
 
 import sb3_ora
+from sb3_ora.checkpoint import RunCheckpoint
 from sb3_ora.zoo.registration import ALGORITHMS
 from sb3_ora.zoo.sampling import merge_policy_kwargs, sampling_around
 
@@ -111,6 +112,19 @@ def create_log_folder(manager: ExperimentManager, original: Callable[[], None]) 
     original()
 
 
+def create_callbacks(manager: ExperimentManager, original: Callable[[], None]) -> None:
+    """
+    Let checkpoints of the run go to its folder, unless the hyperparameters name another one.
+
+    :param manager: the experiment.
+    :param original: rl_zoo3's method, bound.
+    """
+    original()
+    for callback in manager.callbacks:
+        if isinstance(callback, RunCheckpoint) and callback.folder is None:
+            callback.folder = os.path.join(manager.save_path, "checkpoints")
+
+
 def limit_threads(manager: ExperimentManager, policy: Any) -> None:
     """
     Use one torch thread for a small network on the CPU, unless the user has chosen a number: several threads
@@ -135,7 +149,7 @@ def extend(manager_class: type[ExperimentManager]) -> None:
     """
     if hasattr(manager_class.__init__, "_sb3_ora"):
         return
-    for function in (read_hyperparameters, objective, create_log_folder):
+    for function in (read_hyperparameters, objective, create_log_folder, create_callbacks):
         setattr(manager_class, function.__name__, _wrap(getattr(manager_class, function.__name__), function))
     setattr(manager_class, "__init__", _wrap_init(manager_class.__init__))  # noqa: B010, mypy forbids the assignment
 

@@ -16,7 +16,7 @@ def test_wrong_word_gets_a_usage_line(capsys, arguments, reason):
     captured = capsys.readouterr()
     assert error.value.code == 2 and captured.out == ""
     assert captured.err.startswith(USAGE) and captured.err.endswith(f"error: {reason}\n")
-    assert captured.err.count("\n") == 2
+    assert captured.err.count("\n") == 3
 
 
 def test_help(capsys):

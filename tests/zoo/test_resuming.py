@@ -1,0 +1,90 @@
+"""A run of the zoo that was killed and continued from another folder, against the same run left alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.save_util import load_from_zip_file
+
+CONFIG = """
+CartPole-v1:
+  n_envs: 2
+  n_timesteps: 500
+  policy: 'MlpPolicy'
+  normalize: "dict(norm_obs=True, norm_reward=False)"
+  learning_rate: lin_2e-3
+  learning_starts: 60
+  buffer_size: 400
+  policy_kwargs: "dict(net_arch=[16], head_arch=[8])"
+"""
+CALLBACK = """
+  callback:
+    - sb3_ora.checkpoint.RunCheckpoint:
+        save_freq: 100
+"""
+OPTIONS = "--algo ora_iqn --env CartPole-v1 --conf-file conf.yml --seed 1 --eval-freq 200 --eval-episodes 2 --n-eval-envs 1"
+RUN = Path("logs/ora_iqn/CartPole-v1_1")
+
+
+def zoo(folder, *arguments, start=subprocess.run, **kwargs):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "sb3_ora.zoo", *arguments]
+    return start(command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **kwargs)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    made = [tmp_path / "whole", tmp_path / "killed"]
+    for folder in made:
+        folder.mkdir()
+        (folder / "conf.yml").write_text(CONFIG + CALLBACK)
+    return made
+
+
+def kill_at(folder, pattern):
+    process = zoo(folder, "train", *OPTIONS.split(), start=subprocess.Popen)
+    while not list((folder / RUN / "checkpoints").glob(pattern)) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def test_a_killed_run_goes_on_in_its_folder(folders, tmp_path):
+    whole, killed = folders
+    zoo(whole, "train", *OPTIONS.split(), check=True)
+    kill_at(killed, "run_3*_steps.zip")
+    assert not (killed / RUN / "CartPole-v1.zip").exists()
+    (killed / "conf.yml").unlink()  # the run has a copy of its settings
+    done = zoo(tmp_path, "resume", str(Path("killed") / RUN))
+    assert done.returncode == 0, done.stdout
+    assert [path.name for path in (killed / RUN.parent).iterdir()] == ["CartPole-v1_1"]
+    policies = [load_from_zip_file(folder / RUN / "CartPole-v1.zip")[1]["policy"] for folder in folders]
+    assert all(th.equal(policies[0][name], policies[1][name]) for name in policies[0])
+    one, other = (np.load(folder / RUN / "evaluations.npz") for folder in folders)
+    assert len(one["timesteps"]) == 2 and all(np.array_equal(one[name], other[name]) for name in one)
+    for i in range(2):
+        rows = [(folder / RUN / f"{i}.monitor.csv").read_text().splitlines()[1:] for folder in folders]
+        assert [row.rsplit(",", 1)[0] for row in rows[0]] == [row.rsplit(",", 1)[0] for row in rows[1]]
+    assert (killed / RUN / "CartPole-v1" / "vecnormalize.pkl").exists()
+    again = zoo(killed, "resume", str(RUN))
+    assert again.returncode == 1 and again.stdout.splitlines()[-1].endswith("is complete: nothing to resume")
+
+
+def test_what_cannot_be_resumed(folders):
+    folder = folders[0]
+    done = zoo(folder, "resume", "logs")
+    assert done.returncode == 1 and "is not the folder of a run" in done.stdout and "Traceback" not in done.stdout
+    assert zoo(folder, "resume").returncode == 2
+    (folder / "conf.yml").write_text(CONFIG)  # no checkpoints
+    zoo(folder, "train", *OPTIONS.split(), "-n", "100", check=True)
+    (folder / RUN / "CartPole-v1.zip").unlink()
+    done = zoo(folder, "resume", str(RUN))
+    assert (
+        done.returncode == 1 and "has no RunCheckpoint among its callbacks" in done.stdout and "Traceback" not in done.stdout
+    )
