@@ -35,6 +35,12 @@ SMALL_CNN = {"features_extractor_kwargs": {"features_dim": 16}}
 SMALL_COMBINED = {"features_extractor_kwargs": {"cnn_output_dim": 16}}
 
 
+@pytest.fixture(autouse=True)
+def short_warm_up(monkeypatch):
+    """State keys are fitted from as few transitions as these short runs have."""
+    monkeypatch.setattr("sb3_ora.adapters.ensemble.MIN_WARM_UP", 1)
+
+
 def learned(model):
     """Whether the model has trained and, where it has a table, learned levels."""
     table = model.policy.risk.table
