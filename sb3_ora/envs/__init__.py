@@ -3,8 +3,9 @@
 from gymnasium.envs.registration import register
 
 from sb3_ora.envs.knapsack import KnapsackEnv
+from sb3_ora.envs.or_gym import PROBLEMS, UNSUPPORTED, OrGymEnv
 
-__all__ = ["KnapsackEnv"]
+__all__ = ["KnapsackEnv", "OrGymEnv"]
 
 for _version in range(4):
     register(
@@ -12,3 +13,5 @@ for _version in range(4):
         entry_point="sb3_ora.envs.knapsack:KnapsackEnv",
         kwargs={"version": _version, "n_items": 50, "instance_seed": 0, "randomize": False},
     )
+for _name in (*PROBLEMS, *UNSUPPORTED):  # the unsupported ones say why when they are made
+    register(id=f"or_gym/{_name}", entry_point="sb3_ora.envs.or_gym:OrGymEnv", kwargs={"name": _name, "instance_seed": 0})

@@ -75,7 +75,8 @@ class KnapsackEnv(gym.Env):
         matrix = obs_mode == "dict" and version in (BINARY, BOUNDED)
         self._shape = (3, n_items + 1) if matrix else self._high.shape
         self._draw_items(np.random.default_rng(self.instance_seed))
-        self._item_odds = np.cumsum(self._first_limits / self._first_limits.sum())
+        if version == ONLINE:
+            self._item_odds = np.cumsum(self._first_limits) / self._first_limits.sum()
         self._restart()
         self.action_space = spaces.Discrete(2 if version == ONLINE else n_items)
         if normalize:
