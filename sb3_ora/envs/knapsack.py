@@ -1,6 +1,6 @@
 """The knapsack problems of or-gym 0.5, Knapsack-v0 to v3, as Gymnasium environments of their own."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -50,8 +50,10 @@ class KnapsackEnv(gym.Env):
     :raises ValueError: if an argument is out of range
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it
     action_space: spaces.Discrete
+    _optimal: float | None
+    _greedy: float | None
 
     def __init__(
         self,
@@ -79,10 +81,8 @@ class KnapsackEnv(gym.Env):
             self._item_odds = np.cumsum(self._first_limits) / self._first_limits.sum()
         self._restart()
         self.action_space = spaces.Discrete(2 if version == ONLINE else n_items)
-        if normalize:
-            state_space = spaces.Box(0, 1, self._shape, np.float32)
-        else:
-            state_space = spaces.Box(0, self._high.reshape(self._shape), dtype=np.int32)
+        high = np.ones(self._shape, np.float32) if normalize else self._high.reshape(self._shape).astype(np.int32)
+        state_space = spaces.Box(np.zeros_like(high), high, dtype=high.dtype)
         mask_space = spaces.Box(0, 1, (int(self.action_space.n),), np.int8)
         self.observation_space: spaces.Space = state_space
         if obs_mode == "dict":
@@ -172,8 +172,7 @@ class KnapsackEnv(gym.Env):
             self._first_limits = rng.integers(1, 10, size=n)
         if self.version != ONLINE:
             self._empty = self._scaled(self._arranged(self.item_weights, self.item_values, self._first_limits, 0))
-        self._optimal: float | None = None
-        self._greedy: float | None = None
+        self._optimal = self._greedy = None
 
     def _restart(self) -> None:
         self.item_limits = self._first_limits.copy()

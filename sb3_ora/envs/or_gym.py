@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -63,7 +63,7 @@ class OrGymEnv(gym.Env):
     :raises DependencyNotInstalled: if or-gym is missing
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it
     action_space: spaces.Discrete
 
     def __init__(self, name: str, obs_mode: str = "dict", instance_seed: int = 0, **config: Any):
@@ -103,7 +103,9 @@ class OrGymEnv(gym.Env):
         declared = self.problem.observation_space["state"]
         dtype: Any = np.int32 if np.issubdtype(declared.dtype, np.integer) else np.float32
         low, high = declared.low.astype(dtype), declared.high.astype(dtype)
-        return spaces.Box(low.ravel(), high.ravel(), dtype=dtype) if self.obs_mode == "flat" else spaces.Box(low, high, dtype=dtype)
+        if self.obs_mode == "flat":
+            low, high = low.ravel(), high.ravel()
+        return spaces.Box(low, high, dtype=dtype)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """

@@ -70,8 +70,9 @@ def test_random_numbers_are_the_environments_own(or_gym, name):
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_environments_do_not_disturb_each_other(or_gym, name):
-    alone = play(OrGymEnv(name), 30, reset_seed=3)
-    env, other = OrGymEnv(name), OrGymEnv(name)
+    config = {"N": 10} if name == "TSP-v0" else {}  # faster
+    alone = play(OrGymEnv(name, **config), 30, reset_seed=3)
+    env, other = OrGymEnv(name, **config), OrGymEnv(name, **config)
     rng = np.random.default_rng(0)
     env.reset(seed=3)
     steps = []
@@ -230,6 +231,7 @@ def test_gym_is_left_as_it_was(or_gym, not_imported, monkeypatch):
     assert sys.modules["gym"] is gym_of_the_user and not any(name.startswith("gym.") for name in sys.modules)
 
 
+@pytest.mark.filterwarnings("ignore:.*float16")
 def test_or_gym_is_left_as_it_was_outside_the_adapter(or_gym, capsys):
     """With the global random numbers, and printing."""
     OrGymEnv("VehicleRouting-v0")
@@ -239,9 +241,9 @@ def test_or_gym_is_left_as_it_was_outside_the_adapter(or_gym, capsys):
         np.random.seed(1)
         random.seed(1)
         states.append(make().reset())
-    before = np.random.get_state()[1].copy()
+    before = np.random.get_state()[2]  # how many of its numbers are used up
     problem = make()
-    assert (np.random.get_state()[1] != before).any()
+    assert np.random.get_state()[2] != before
     np.testing.assert_array_equal(*states)
     problem.step(31)
     assert "direction" in capsys.readouterr().out
