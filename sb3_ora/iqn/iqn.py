@@ -18,6 +18,7 @@ from sb3_ora.adapters.schedule import ScheduleAdapter
 from sb3_ora.checks import check_choice, check_integer, check_number
 from sb3_ora.iqn.acting import ActingAlgorithm
 from sb3_ora.iqn.bootstrap import bootstrap_mask
+from sb3_ora.iqn.buffers import LARGE_BUFFER, DictNStepReplayBuffer, observation_bytes
 from sb3_ora.iqn.losses import quantile_huber_loss
 from sb3_ora.iqn.masks import check_mask, mask_values
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork
@@ -238,6 +239,11 @@ class IQN(ActingAlgorithm):
             raise ValueError(f"risk_adapter must be a RiskAdapter or None, got {self.risk_adapter!r}")
         return deepcopy(self.risk_adapter)  # the argument stays as given, and can serve another model
 
+    def _announce_memory(self) -> None:
+        n_bytes = observation_bytes(self.observation_space, self.buffer_size, self.optimize_memory_usage)
+        if self.verbose >= 1 and self.replay_buffer is None and n_bytes >= LARGE_BUFFER:
+            print(f"The replay buffer takes {n_bytes / 1e9:.1f} GB for {self.buffer_size} transitions, once it is full")
+
     def _setup_model(self) -> None:
         self._check_arguments()
         distortion = make_distortion(self.distortion)
@@ -248,8 +254,14 @@ class IQN(ActingAlgorithm):
         given = {name: getattr(self, name) for name in names}
         self.policy_kwargs = self._policy_arguments()
         self.replay_buffer_kwargs = dict(self.replay_buffer_kwargs)
+        self._announce_memory()
         try:
-            super()._setup_model()
+            with warnings.catch_warnings():
+                if self.n_steps > 1 and self.replay_buffer_class is None and isinstance(self.observation_space, spaces.Dict):
+                    self.replay_buffer_class = DictNStepReplayBuffer
+                    self.replay_buffer_kwargs |= {"n_steps": self.n_steps, "gamma": self.gamma}
+                    warnings.filterwarnings("ignore", message=r"`n_steps=\d+` is ignored")
+                super()._setup_model()
         finally:
             self.__dict__.update(given)
         check_integer("the frequency in train_freq", self.train_freq.frequency)  # type: ignore[union-attr]
