@@ -1,5 +1,6 @@
 """A replay buffer that Stable-Baselines3 lacks, and how much memory a buffer takes."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -50,5 +51,6 @@ def observation_bytes(observation_space: spaces.Space, buffer_size: int, optimiz
     :return: bytes that a replay buffer takes for observations, once it is full
     """
     parts = observation_space.spaces.values() if isinstance(observation_space, spaces.Dict) else [observation_space]
-    one = sum(int(np.prod(get_obs_shape(part))) * np.dtype(part.dtype).itemsize for part in parts)
+    shapes: list[Any] = [get_obs_shape(part) for part in parts]
+    one = sum(math.prod(shape) * np.dtype(part.dtype).itemsize for shape, part in zip(shapes, parts, strict=True))
     return buffer_size * one * (1 if optimize_memory_usage else 2)
