@@ -9,7 +9,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
 
 #: Smaller buffers are not worth a message, in bytes
-LARGE_BUFFER = 100_000_000
+LARGE_BUFFER = 500_000_000
 
 
 class _Arrays(dict[str, np.ndarray]):

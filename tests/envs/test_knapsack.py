@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from scipy.optimize import Bounds, LinearConstraint, milp
+from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
 from stable_baselines3.common.env_checker import check_env as check_env_of_sb3
 
 from sb3_ora.envs import KnapsackEnv
 from sb3_ora.envs.knapsack import BINARY, BOUNDED, ONLINE, UNBOUNDED
 from sb3_ora.envs.or_gym_import import classic_problems
+from tests.tiny import several
 
 CLASSES = ("KnapsackEnv", "BinaryKnapsackEnv", "BoundedKnapsackEnv", "OnlineKnapsackEnv")
 MODES = [("dict", False), ("dict", True), ("flat", False), ("flat", True)]
@@ -148,6 +150,19 @@ def test_environment_checkers(version, mode, normalize):
         env = KnapsackEnv(version, n_items, max_weight, obs_mode=mode, normalize=normalize)
         check_env(env, skip_render_check=True)
         check_env_of_sb3(env)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_masks_for_sb3_contrib(version):
+    envs = several(lambda: KnapsackEnv(version), 2)
+    observations, steps, done = envs.reset(), 0, [False]
+    while not any(done):
+        masks = get_action_masks(envs)
+        assert masks.dtype == bool and is_masking_supported(envs)
+        np.testing.assert_array_equal(masks, observations["action_mask"])
+        observations, _, done, _ = envs.step(masks.argmax(axis=1))
+        steps += 1
+    assert steps > 1
 
 
 # Instances

@@ -81,16 +81,16 @@ IMAGE = spaces.Box(0, 255, (84, 84, 4), np.uint8)
 def test_memory_is_announced(space, kwargs, capsys):
     """What is printed is what the arrays hold; they take it only once they are filled."""
     policy = "CnnPolicy" if space is IMAGE else "MultiInputPolicy"
-    model = IQN(policy, AnySpace(space), buffer_size=5000, verbose=1, device="cpu", **kwargs)
+    model = IQN(policy, AnySpace(space), buffer_size=20_000, verbose=1, device="cpu", **kwargs)
     stored = [model.replay_buffer.observations, getattr(model.replay_buffer, "next_observations", {})]
     arrays = [array for part in stored for array in (part.values() if isinstance(part, dict) else [part])]
     expected = sum(array.nbytes for array in arrays)
     printed = capsys.readouterr().out
-    assert f"The replay buffer takes {expected / 1e9:.1f} GB for 5000 transitions" in printed
-    assert observation_bytes(model.observation_space, 5000, model.optimize_memory_usage) == expected
+    assert f"The replay buffer takes {expected / 1e9:.1f} GB for 20000 transitions" in printed
+    assert observation_bytes(model.observation_space, 20_000, model.optimize_memory_usage) == expected
 
 
-@pytest.mark.parametrize("kwargs", [{"verbose": 0, "buffer_size": 5000}, {"verbose": 1, "buffer_size": 100}])
+@pytest.mark.parametrize("kwargs", [{"verbose": 0, "buffer_size": 20_000}, {"verbose": 1, "buffer_size": 100}])
 def test_or_not(kwargs, capsys):
     IQN("CnnPolicy", AnySpace(IMAGE), device="cpu", **kwargs)
     assert "The replay buffer" not in capsys.readouterr().out
