@@ -47,8 +47,8 @@ def test_environment_checkers(or_gym, name, obs_mode):
     env = gym.make(f"or_gym/{name}", obs_mode=obs_mode).unwrapped
     check_env(env, skip_render_check=True)
     check_env_of_sb3(env)
-    play(env, 150)
-    play(env, 150, valid=False)
+    play(env, 60)
+    play(env, 60, valid=False)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

@@ -50,7 +50,7 @@ def test_samples_are_those_of_the_buffer_of_arrays(n_envs, normalised):
 @pytest.mark.parametrize("algorithm", [IQN, ORAIQN])
 def test_training_saving_and_loading(algorithm, tmp_path, recwarn):
     env = several(lambda: AnySpace(DICT), 2)
-    model = tiny(algorithm, env, "MultiInputPolicy", n_steps=3).learn(60)
+    model = tiny(algorithm, env, "MultiInputPolicy", n_steps=3).learn(140)
     assert isinstance(model.replay_buffer, DictNStepReplayBuffer) and learned(model)
     assert (model.replay_buffer.n_steps, model.replay_buffer.gamma) == (3, model.gamma)
     assert model.replay_buffer_class is None and model.replay_buffer_kwargs == {}
