@@ -54,6 +54,7 @@ $(VENV)/base.stamp: $(INSTALLED_FROM) | $(BIN)/python
 
 $(VENV)/dev.stamp: $(VENV)/base.stamp
 	$(PIP_INSTALL) '.[dev]'
+	$(BIN)/python -m pip install --no-deps or-gym==0.5.0
 	touch $@
 
 $(VENV)/docs.stamp: $(VENV)/base.stamp

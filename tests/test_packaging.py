@@ -173,17 +173,17 @@ def test_start_file_names_the_same_function(monkeypatch):
 
 
 def test_literal_command_through_the_hook():
-    """``python -m rl_zoo3.train --algo ora_iqn``, which refuses algorithms it does not know."""
+    """``python -m rl_zoo3.train --algo ora_iqn``, which refuses algorithms and environments it does not know."""
     code = f"""
 import runpy
 sys.path += {[str(ROOT), *filter(None, sys.path)]}
-sys.argv = ["train", "--algo", "ora_iqn", "--env", "CartPole-v9"]
+sys.argv = ["train", "--algo", "ora_iqn", "--env", "or_gym/Knapsack-v9"]
 try:
     runpy.run_module("rl_zoo3.train", run_name="__main__", alter_sys=True)
 except ValueError as error:
     print(error)
 """
-    assert "CartPole-v9 not found in gym registry" in python(code, STARTUP)
+    assert "or_gym/Knapsack-v9 not found in gym registry, you maybe meant or_gym/Knapsack-v" in python(code, STARTUP)
 
 
 # Installation

@@ -71,6 +71,7 @@ class ARTIQN(IQN):
         mode: str = "sample",
         sign: str = "falling",
         n_variance_quantiles: int = 16,
+        use_action_mask: bool = False,
         _init_setup_model: bool = True,
     ):
         super().__init__(
@@ -106,6 +107,7 @@ class ARTIQN(IQN):
             target_risk=target_risk,
             evaluation_eps=evaluation_eps,
             double_q=double_q,
+            use_action_mask=use_action_mask,
             _init_setup_model=False,
         )
         self.risk_levels = risk_levels

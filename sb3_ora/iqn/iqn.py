@@ -2,15 +2,13 @@ import io
 import pathlib
 import warnings
 from copy import deepcopy
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
-from stable_baselines3.common.noise import ActionNoise
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, ReplayBufferSamples, Schedule
 from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
@@ -18,11 +16,13 @@ from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_nam
 from sb3_ora.adapters.base import RiskAdapter, find_adapters
 from sb3_ora.adapters.schedule import ScheduleAdapter
 from sb3_ora.checks import check_choice, check_integer, check_number
+from sb3_ora.iqn.acting import ActingAlgorithm
 from sb3_ora.iqn.bootstrap import bootstrap_mask
+from sb3_ora.iqn.buffers import LARGE_BUFFER, DictNStepReplayBuffer, observation_bytes
 from sb3_ora.iqn.losses import quantile_huber_loss
+from sb3_ora.iqn.masks import check_mask, mask_values
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork
 from sb3_ora.iqn.policies import CnnPolicy, IQNPolicy, MlpPolicy, MultiInputPolicy
-from sb3_ora.observations import Observations, batch_length, stack_batches
 from sb3_ora.risk.distortions import Distortion, Neutral, make_distortion, midpoints
 from sb3_ora.risk.schedules import check_schedule, make_level_schedule
 from sb3_ora.risk.state import NO_ACTION
@@ -30,14 +30,7 @@ from sb3_ora.risk.state import NO_ACTION
 SelfIQN = TypeVar("SelfIQN", bound="IQN")
 
 
-class Acting(NamedTuple):
-    """What one forward pass said of the current observations of the E environments."""
-
-    values: th.Tensor  # (K, E, A)
-    tail: th.Tensor | None  # quantiles at the adapter's own fractions, (K, E, N, A)
-
-
-class IQN(OffPolicyAlgorithm):
+class IQN(ActingAlgorithm):
     """
     Implicit Quantile Network (IQN), risk-neutral or acting on a distortion of the return.
     Paper: https://arxiv.org/abs/1806.06923
@@ -89,6 +82,8 @@ class IQN(OffPolicyAlgorithm):
     :param evaluation_eps: random action probability of ``predict(deterministic=False)``
     :param double_q: let the online network choose the target's action (as in Double DQN)
     :param risk_adapter: callback that moves the risk attitude during training; None for the algorithm's own
+    :param use_action_mask: read the valid actions from the entry ``action_mask`` of Dict observations: others are
+        neither taken, also not at random, nor the actions of a target. The network does not see the entry.
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     :raises ValueError: if an argument is out of range or contradicts another
     """
@@ -100,10 +95,7 @@ class IQN(OffPolicyAlgorithm):
     }
     exploration_schedule: Schedule
     level_schedule: Schedule
-    quantile_net: ImplicitQuantileNetwork
     quantile_net_target: ImplicitQuantileNetwork
-    policy: IQNPolicy
-    adapter: RiskAdapter
 
     def __init__(
         self,
@@ -141,6 +133,7 @@ class IQN(OffPolicyAlgorithm):
         evaluation_eps: float = 0.001,
         double_q: bool = False,
         risk_adapter: RiskAdapter | None = None,
+        use_action_mask: bool = False,
         _init_setup_model: bool = True,
     ):
         super().__init__(
@@ -183,11 +176,12 @@ class IQN(OffPolicyAlgorithm):
         self.evaluation_eps = evaluation_eps
         self.double_q = double_q
         self.risk_adapter: str | RiskAdapter | None = risk_adapter
+        self.use_action_mask = use_action_mask
         # For updating the target network with multiple envs:
         self._n_calls = 0
         # "epsilon" for the epsilon-greedy exploration
         self.exploration_rate = exploration_initial_eps
-        self._acting: Acting | None = None
+        self._acting = None
 
         if _init_setup_model:
             self._setup_model()
@@ -208,8 +202,11 @@ class IQN(OffPolicyAlgorithm):
             check_number("max_grad_norm", self.max_grad_norm, 0, open_low=True)
         check_choice("target_risk", self.target_risk, ("acting", "neutral"))
         names = "n_heads n_risk_samples distortion risk_level epistemic_measure alpha risk_scope state_key max_keys"
-        for name in sorted({*names.split()} & self.policy_kwargs.keys()):
+        for name in sorted({*names.split(), "use_action_mask"} & self.policy_kwargs.keys()):
             raise ValueError(f"policy_kwargs must not hold {name}={self.policy_kwargs[name]!r}: the algorithm sets it")
+        if self.use_action_mask:
+            normalize = None if self.env is None else self.get_vec_normalize_env()
+            check_mask(self.observation_space, self.action_space, normalize)
         distortion = make_distortion(self.distortion)
         if isinstance(distortion, Neutral) and self.risk_level is not None:
             raise ValueError(
@@ -232,6 +229,7 @@ class IQN(OffPolicyAlgorithm):
             "n_risk_samples": self.n_risk_samples,
             "distortion": self.distortion,
             "risk_level": self.level_schedule(1.0),
+            "use_action_mask": self.use_action_mask,
         }
 
     def _make_adapter(self) -> RiskAdapter:
@@ -240,6 +238,11 @@ class IQN(OffPolicyAlgorithm):
         if not isinstance(self.risk_adapter, RiskAdapter):
             raise ValueError(f"risk_adapter must be a RiskAdapter or None, got {self.risk_adapter!r}")
         return deepcopy(self.risk_adapter)  # the argument stays as given, and can serve another model
+
+    def _announce_memory(self) -> None:
+        n_bytes = observation_bytes(self.observation_space, self.buffer_size, self.optimize_memory_usage)
+        if self.verbose >= 1 and self.replay_buffer is None and n_bytes >= LARGE_BUFFER:
+            print(f"The replay buffer takes {n_bytes / 1e9:.1f} GB for {self.buffer_size} transitions, once it is full")
 
     def _setup_model(self) -> None:
         self._check_arguments()
@@ -251,8 +254,14 @@ class IQN(OffPolicyAlgorithm):
         given = {name: getattr(self, name) for name in names}
         self.policy_kwargs = self._policy_arguments()
         self.replay_buffer_kwargs = dict(self.replay_buffer_kwargs)
+        self._announce_memory()
         try:
-            super()._setup_model()
+            with warnings.catch_warnings():
+                if self.n_steps > 1 and self.replay_buffer_class is None and isinstance(self.observation_space, spaces.Dict):
+                    self.replay_buffer_class = DictNStepReplayBuffer
+                    self.replay_buffer_kwargs |= {"n_steps": self.n_steps, "gamma": self.gamma}
+                    warnings.filterwarnings("ignore", message=r"`n_steps=\d+` is ignored")
+                super()._setup_model()
         finally:
             self.__dict__.update(given)
         check_integer("the frequency in train_freq", self.train_freq.frequency)  # type: ignore[union-attr]
@@ -281,100 +290,6 @@ class IQN(OffPolicyAlgorithm):
     def _create_aliases(self) -> None:
         self.quantile_net = self.policy.quantile_net
         self.quantile_net_target = self.policy.quantile_net_target
-
-    # Acting
-
-    def act_ahead(self, others: Observations | None = None) -> th.Tensor | None:
-        """
-        Evaluate the current observations, and any others, in one forward pass. What it says of the current ones
-        is kept for the next action.
-
-        :param others: further observations, (P, ...)
-        :return: values of every head for the others, (K, P, A); None without others
-        """
-        assert self._last_obs is not None
-        n_others = 0 if others is None else batch_length(others)
-        observations = self._last_obs if others is None else stack_batches([others, self._last_obs])
-        obs_tensor, _ = self.policy.obs_to_tensor(observations)
-        with th.no_grad():
-            taus = self.policy.risk.taus(self.adapter.acting_level)  # (1, M) or (E, M)
-            tail_taus = self.adapter.tail_taus
-            n_tail = 0 if tail_taus is None else len(tail_taus)
-            if tail_taus is not None:
-                taus = th.cat([tail_taus.to(taus).expand(len(taus), -1), taus], dim=1)
-            quantiles = self.quantile_net(obs_tensor, taus)  # (K, P + E, N, A)
-            values = quantiles[:, :, n_tail:].mean(dim=2)
-        self._acting = Acting(values[:, n_others:], quantiles[:, n_others:, :n_tail] if n_tail else None)
-        return values[:, :n_others] if n_others else None
-
-    def _sample_action(
-        self, learning_starts: int, action_noise: ActionNoise | None = None, n_envs: int = 1
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """
-        Sample an action for each environment: uniformly during the warm-up, epsilon-greedy afterwards,
-        with one coin for each environment.
-
-        :param learning_starts: Number of steps before learning for the warm-up phase
-        :param action_noise: not used
-        :param n_envs: number of environments E
-        :return: actions for the environments and for the replay buffer, which are the same, (E,)
-        """
-        if self.num_timesteps < learning_starts:
-            self._acting = None
-            explore = np.ones(n_envs, dtype=bool)
-            indices = np.zeros(n_envs, dtype=np.int64)
-        else:
-            assert self._last_obs is not None
-            explore = np.random.rand(n_envs) < self.exploration_rate
-            if self._acting is None and (self.adapter.watches_actions or not explore.all()):
-                self.act_ahead()
-            if self._acting is None:
-                indices = np.zeros(n_envs, dtype=np.int64)
-            else:
-                self._acting_alphas = self.policy.risk.alphas(self._last_obs, self._previous_actions)
-                indices = self.policy.greedy_actions(self._acting.values, self._acting_alphas)
-        actions = indices + int(self.action_space.start)  # type: ignore[attr-defined]
-        for env in np.flatnonzero(explore):
-            actions[env] = self.action_space.sample()
-        self._previous_actions = actions - int(self.action_space.start)  # type: ignore[attr-defined]
-        return actions, actions
-
-    def _store_transition(self, replay_buffer: ReplayBuffer, buffer_action: np.ndarray, *args: Any) -> None:
-        super()._store_transition(replay_buffer, buffer_action, *args)
-        dones = args[2]
-        self._previous_actions[np.asarray(dones, dtype=bool)] = NO_ACTION
-        self._acting = None  # it was of the observation before this one
-
-    def predict(
-        self,
-        observation: np.ndarray | dict[str, np.ndarray],
-        state: tuple[np.ndarray, ...] | None = None,
-        episode_start: np.ndarray | None = None,
-        deterministic: bool = False,
-    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
-        """
-        Get the policy action from an observation. With ``deterministic=True`` it is greedy, uses no random numbers
-        and changes nothing; otherwise it is epsilon-greedy with ``evaluation_eps``, whatever the exploration rate
-        of training, and one coin for each environment.
-
-        :param observation: the input observation
-        :param state: what the last call returned: each environment's previous action, on which the risk level depends.
-            Without it, every call is taken for an episode's first step.
-        :param episode_start: where an episode begins, so that the previous action does not count
-        :param deterministic: Whether or not to return deterministic actions
-        :return: the model's action and the state for the next call
-        """
-        actions, state = self.policy.predict(observation, state, episode_start, deterministic)
-        if deterministic or self.evaluation_eps == 0:
-            return actions, state
-        assert state is not None
-        explore = np.random.rand(len(state[0])) < self.evaluation_eps
-        if explore.any():
-            batch = np.array(actions).reshape(-1)
-            batch[explore] = [self.action_space.sample() for _ in range(explore.sum())]
-            state = (batch - int(self.action_space.start),)  # type: ignore[attr-defined]
-            actions = batch.reshape(np.shape(actions))
-        return actions, state
 
     # Learning
 
@@ -419,7 +334,7 @@ class IQN(OffPolicyAlgorithm):
         :param batch: the transitions
         :return: the action whose return each head takes as its target, (K, B)
         """
-        return values.argmax(dim=2)
+        return mask_values(values, self.policy.valid_actions(batch.next_observations)).argmax(dim=2)
 
     def _target_quantiles(self, batch: ReplayBufferSamples) -> th.Tensor:
         """
@@ -449,7 +364,7 @@ class IQN(OffPolicyAlgorithm):
         targets = self._target_quantiles(batch)  # (K, B, N')
         taus = th.rand(len(batch.rewards), self.n_quantiles, device=self.device)  # (B, N)
         quantiles = self.quantile_net(batch.observations, taus)  # (K, B, N, A)
-        actions = batch.actions.long() - int(self.action_space.start)  # type: ignore[attr-defined]
+        actions = batch.actions.long() - int(self.action_space.start)
         index = actions[None, :, None].expand(*quantiles.shape[:3], 1)
         quantiles = quantiles.gather(3, index).squeeze(3)  # (K, B, N)
         losses = quantile_huber_loss(quantiles, targets, taus)  # (K, B)

@@ -10,6 +10,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from sb3_ora.checks import check_integer, check_number, check_widths
+from sb3_ora.iqn.masks import valid_actions, without_mask
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork
 from sb3_ora.risk.distortions import Distortion, make_distortion
 from sb3_ora.risk.keys import StateKey, make_state_key
@@ -44,6 +45,7 @@ class IQNPolicy(BasePolicy):
     :param risk_scope: what has an alpha of its own (set by the algorithm)
     :param state_key: maps observations to integers (set by the algorithm)
     :param max_keys: largest number of keys that have an alpha (set by the algorithm)
+    :param use_action_mask: whether observations say which actions are valid (set by the algorithm)
     :param features_extractor_class: Features extractor to use
     :param features_extractor_kwargs: Keyword arguments to pass to the features extractor
     :param normalize_images: Whether to normalize images or not, dividing by 255.0 (True by default)
@@ -78,6 +80,7 @@ class IQNPolicy(BasePolicy):
         risk_scope: str = "state-action",
         state_key: str | StateKey | None = None,
         max_keys: int = 100_000,
+        use_action_mask: bool = False,
         features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
@@ -122,6 +125,7 @@ class IQNPolicy(BasePolicy):
             "state_key": state_key,
             "max_keys": max_keys,
         }
+        self.use_action_mask = use_action_mask
         self.risk = self._make_risk_state()
         self._build(lr_schedule)
 
@@ -167,6 +171,21 @@ class IQNPolicy(BasePolicy):
         net_args = self._update_features_extractor(self.net_args, features_extractor=None)
         return ImplicitQuantileNetwork(**net_args).to(self.device)
 
+    def make_features_extractor(self) -> BaseFeaturesExtractor:
+        """
+        :return: a features extractor; it does not see action masks
+        """
+        if not self.use_action_mask:
+            return super().make_features_extractor()
+        return self.features_extractor_class(without_mask(self.observation_space), **self.features_extractor_kwargs)
+
+    def valid_actions(self, observations: Any) -> Any:
+        """
+        :param observations: as arrays or tensors, (B, ...)
+        :return: True for each action that may be taken, of the same kind, (B, A); None without masks
+        """
+        return valid_actions(observations) if self.use_action_mask else None
+
     def epistemic_values(self, obs: PyTorchObs, level: float | np.ndarray | None = None) -> th.Tensor:
         """
         The value of each head: the mean of its (distorted) return over M fixed fractions, the midpoints
@@ -178,22 +197,24 @@ class IQNPolicy(BasePolicy):
         """
         return self.quantile_net(obs, self.risk.taus(level)).mean(dim=2)
 
-    def greedy_actions(self, values: th.Tensor, alphas: np.ndarray) -> np.ndarray:
+    def greedy_actions(self, values: th.Tensor, alphas: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
         """
         :param values: value of every head, (K, B, A)
         :param alphas: risk level of each state, (B,)
+        :param valid: which actions may be taken, (B, A); None for all
         :return: indices of the actions with the least epistemic risk (paper, Algorithm 1, line 5), (B,)
         """
-        return self.risk.risk_values(values.cpu().numpy(), alphas).argmax(axis=1)
+        risk_values = self.risk.risk_values(values.cpu().numpy(), alphas)  # (B, A)
+        return (risk_values if valid is None else np.where(valid, risk_values, -np.inf)).argmax(axis=1)
 
     def forward(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         return self._predict(obs, deterministic=deterministic)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         """Greedy actions at an episode's first step, when no action has been taken yet, (B,)."""
-        values = self.epistemic_values(observation)
-        alphas = self.risk.alphas(self.observations_to_numpy(observation), np.full(values.shape[1], NO_ACTION))
-        actions = self.greedy_actions(values, alphas)
+        values, observations = self.epistemic_values(observation), self.observations_to_numpy(observation)
+        alphas = self.risk.alphas(observations, np.full(values.shape[1], NO_ACTION))
+        actions = self.greedy_actions(values, alphas, self.valid_actions(observations))
         return th.as_tensor(actions + int(self.action_space.start), device=self.device)
 
     def predict(
@@ -223,7 +244,8 @@ class IQNPolicy(BasePolicy):
         with th.no_grad():
             values = self.epistemic_values(obs_tensor)  # (K, B, A)
         previous = self._previous_actions(values.shape[1], state, episode_start)
-        indices = self.greedy_actions(values, self.risk.alphas(self.observations_to_numpy(obs_tensor), previous))
+        observations = self.observations_to_numpy(obs_tensor)
+        indices = self.greedy_actions(values, self.risk.alphas(observations, previous), self.valid_actions(observations))
         actions = indices + int(self.action_space.start)
         return (actions if vectorized else actions.squeeze(axis=0)), (indices,)
 
@@ -252,6 +274,7 @@ class IQNPolicy(BasePolicy):
         data.update({**self.net_args, **self.risk_args})
         data.update(
             bootstrap_p=self.bootstrap_p,
+            use_action_mask=self.use_action_mask,
             lr_schedule=self._dummy_schedule,  # dummy lr schedule, not needed for loading policy alone
             optimizer_class=self.optimizer_class,
             optimizer_kwargs=self.optimizer_kwargs,

@@ -104,6 +104,7 @@ class ORAIQN(IQN):
         normalize_loss: bool = True,
         next_action: str = "head",
         risk_adapter: str | RiskAdapter = "ftpl",
+        use_action_mask: bool = False,
         _init_setup_model: bool = True,
     ):
         super().__init__(
@@ -140,6 +141,7 @@ class ORAIQN(IQN):
             target_risk=target_risk,
             evaluation_eps=evaluation_eps,
             double_q=double_q,
+            use_action_mask=use_action_mask,
             _init_setup_model=False,
         )
         self.n_heads = n_heads
@@ -206,9 +208,10 @@ class ORAIQN(IQN):
         if self.next_action == "head":
             return super()._next_actions(values, batch)
         # Greedy as the agent itself would be: at alpha(s', a), a being the action that led to s'
-        actions = batch.actions.squeeze(1).cpu().numpy() - int(self.action_space.start)  # type: ignore[attr-defined]
+        actions = batch.actions.squeeze(1).cpu().numpy() - int(self.action_space.start)
         alphas = self.policy.risk.alphas(self.policy.observations_to_numpy(batch.next_observations), actions)  # (B,)
-        greedy = self.policy.greedy_actions(values, alphas)  # (B,)
+        valid = self.policy.valid_actions(batch.next_observations)
+        greedy = self.policy.greedy_actions(values, alphas, None if valid is None else valid.cpu().numpy())  # (B,)
         return th.as_tensor(greedy, device=self.device).expand(len(values), -1)
 
     def learn(

@@ -67,6 +67,7 @@ class TOPIQN(IQN):
         bandit_lr: float = 0.1,
         feedback_window: int | None = None,
         weight_decay: float = 0.0,
+        use_action_mask: bool = False,
         _init_setup_model: bool = True,
     ):
         super().__init__(
@@ -102,6 +103,7 @@ class TOPIQN(IQN):
             target_risk=target_risk,
             evaluation_eps=evaluation_eps,
             double_q=double_q,
+            use_action_mask=use_action_mask,
             _init_setup_model=False,
         )
         self.risk_levels = risk_levels
