@@ -1,5 +1,6 @@
 import io
 import pathlib
+import pickle
 import warnings
 from copy import deepcopy
 from typing import Any, ClassVar, TypeVar
@@ -10,6 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, ReplayBufferSamples, Schedule
 from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
 
@@ -475,6 +477,27 @@ class IQN(ActingAlgorithm):
         if {"distortion", "risk_level"} & {*kwargs, *(custom_objects or {})}:
             model.adapter.update_level()  # the level in the file is not the one wanted now
         return model
+
+    def load_weights(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
+        """
+        Take networks, optimizer, risk levels and the adapter's state from a model's file, into a model made with the same
+        arguments. Unlike :meth:`load`, this runs nothing that is in the file: for files of others.
+
+        :param path: file of a saved model
+        :raises ValueError: if the file is not that of a model, or of one with other networks
+        """
+        try:
+            _, parameters, _ = load_from_zip_file(path, device=self.device, load_data=False)
+        except pickle.UnpicklingError as error:  # torch's, for what is neither a tensor nor a plain value
+            raise ValueError(f"path={str(path)!r} holds more than weights, which was not loaded: {error}") from error
+        if not parameters:
+            raise ValueError(f"path={str(path)!r} holds no weights of a model")
+        before = deepcopy(self.get_parameters())
+        try:
+            self.set_parameters(parameters, exact_match=True, device=self.device)
+        except (RuntimeError, ValueError) as error:  # with the names and shapes that differ
+            self.set_parameters(before, device=self.device)
+            raise ValueError(f"path={str(path)!r} is of a model with other networks: {error}") from error
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["quantile_net", "quantile_net_target", "batch_norm_stats", "batch_norm_stats_target"]

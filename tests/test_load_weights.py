@@ -1,0 +1,84 @@
+"""Weights from files that are not trusted."""
+
+import io
+import json
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.save_util import data_to_json
+
+from sb3_ora import IQN, ORAIQN
+from tests.tiny import ALGORITHMS, tiny
+from tests.toy_envs import Chain
+
+
+class Evil:
+    """Unpickling it leaves a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def with_entries(model, **entries):
+    """The model's file, with some entries replaced."""
+    buffer, changed = io.BytesIO(), io.BytesIO()
+    model.save(buffer)
+    with zipfile.ZipFile(buffer) as source, zipfile.ZipFile(changed, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, entries.get(name.replace(".", "_"), source.read(name)))
+    changed.seek(0)
+    return changed
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_nothing_in_the_file_runs(algorithm, tmp_path):
+    trained = tiny(algorithm, Chain()).learn(120)
+    data = json.loads(data_to_json({"seed": 1, "evil": Evil(tmp_path / "left by load")}))
+    file = with_entries(trained, data=json.dumps(data))
+    model = tiny(algorithm, Chain(), seed=5)
+    model.load_weights(file)
+    assert list(tmp_path.iterdir()) == []
+    states = [one.get_parameters() for one in (trained, model)]
+    assert all(th.equal(states[0]["policy"][name], value) for name, value in states[1]["policy"].items())
+    asked = {"observation": np.arange(5), "deterministic": True}
+    assert np.array_equal(trained.predict(**asked)[0], model.predict(**asked)[0])
+    file.seek(0)
+    with pytest.raises(Exception):  # noqa: B017, whatever follows: the code has run
+        algorithm.load(file, verbose=0).learn(1)
+    assert [path.name for path in tmp_path.iterdir()] == ["left by load"]  # the pickle was one that works
+
+
+def test_code_in_place_of_weights(tmp_path):
+    buffer = io.BytesIO()
+    th.save({"evil": Evil(tmp_path / "left")}, buffer)
+    with pytest.raises(ValueError, match="holds more than weights, which was not loaded"):
+        tiny(IQN, Chain()).load_weights(with_entries(tiny(IQN, Chain()), policy_pth=buffer.getvalue()))
+    with pytest.raises(ValueError, match="holds more than weights, which was not loaded"):
+        evil = pickle.dumps(Evil(tmp_path / "left"))
+        tiny(IQN, Chain()).load_weights(with_entries(tiny(IQN, Chain()), policy_pth=evil))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_files(tmp_path):
+    model = tiny(IQN, Chain())
+    before = {name: value.clone() for name, value in model.policy.state_dict().items()}
+    with pytest.raises(ValueError, match=r"(?s)is of a model with other networks.*size mismatch"):
+        model.load_weights(with_entries(tiny(IQN, Chain(), policy_kwargs={"net_arch": [3]})))
+    with pytest.raises(ValueError, match="is of a model with other networks"):
+        model.load_weights(with_entries(tiny(ORAIQN, Chain())))
+    assert all(th.equal(value, before[name]) for name, value in model.policy.state_dict().items())
+    empty = io.BytesIO()
+    with zipfile.ZipFile(empty, "w") as archive:
+        archive.writestr("data", "{}")
+    empty.seek(0)
+    with pytest.raises(ValueError, match="holds no weights of a model"):
+        model.load_weights(empty)
+    (tmp_path / "text.zip").write_text("hello")
+    with pytest.raises(ValueError, match="wasn't a zip-file"):
+        model.load_weights(tmp_path / "text.zip")
