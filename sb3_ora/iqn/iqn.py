@@ -496,7 +496,7 @@ class IQN(ActingAlgorithm):
         try:
             self.set_parameters(parameters, exact_match=True, device=self.device)
         except (RuntimeError, ValueError) as error:  # with the names and shapes that differ
-            self.set_parameters(before, device=self.device)
+            self.set_parameters(before, device=self.device)  # type: ignore[arg-type]
             raise ValueError(f"path={str(path)!r} is of a model with other networks: {error}") from error
 
     def _excluded_save_params(self) -> list[str]:
