@@ -1,7 +1,8 @@
 """
 What the heads have to themselves against how far they disagree, and what that does to the return.
 
-    python -m studies.heads --seeds 0 1 2 --jobs 2
+    python -m studies.heads --seeds 0
+    python -m studies.heads --seeds 1 2 3 4 --n-timesteps 0
 
 Two measurements of each architecture, over seeds, written to ``studies/results/heads.csv``:
 
@@ -116,18 +117,21 @@ def run(name: str, seed: int, n_timesteps: int) -> None:
     """
     :param name: name of the architecture
     :param seed: seed of both measurements
-    :param n_timesteps: length of the training on CartPole-v1
+    :param n_timesteps: length of the training on CartPole-v1; 0 for none
     """
     architecture = ARCHITECTURES[name]
-    row = [*chain_spread(architecture, seed), *cartpole(name, architecture, seed, n_timesteps)]
-    append_rows(RESULTS / "heads.csv", COLUMNS, [[name, seed, *(f"{value:.4g}" for value in row)]])
+    row = chain_spread(architecture, seed)
+    if n_timesteps:
+        row += cartpole(name, architecture, seed, n_timesteps)
+    cells = [f"{value:.4g}" for value in row] + [""] * (len(COLUMNS) - 2 - len(row))
+    append_rows(RESULTS / "heads.csv", COLUMNS, [[name, seed, *cells]])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=1, help="cells that run at once")
-    parser.add_argument("--n-timesteps", type=int, default=25_000, help="length of a CartPole-v1 training")
+    parser.add_argument("--n-timesteps", type=int, default=25_000, help="length of a CartPole-v1 training, 0 for none")
     args = parser.parse_args()
 
     with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
