@@ -272,7 +272,7 @@ def end_with_parent() -> None:
     """End this process when the one that holds the other end of its standard input is gone, however it ended."""
 
     def wait() -> None:
-        while sys.stdin.buffer.read(1):
+        while os.read(0, 1):  # not sys.stdin, whose lock would be held at exit
             pass
         os._exit(1)
 

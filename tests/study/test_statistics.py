@@ -122,9 +122,9 @@ def test_rliable():
     thresholds = np.linspace(-2, 2, 9)
     profiles, _ = library.create_performance_profile({"mine": scores}, thresholds, reps=2)
     assert performance_profile(scores, thresholds) == pytest.approx(profiles["mine"], **CLOSE)
-    # Its interval has random numbers of its own: 50 000 resamples agree to about 1 % of the spread
-    _, intervals = library.get_interval_estimates({"mine": scores}, metrics.aggregate_iqm, reps=20_000)
-    assert bootstrap_interval(scores, n_resamples=20_000) == pytest.approx(intervals["mine"].ravel(), abs=0.03)
+    # Its interval has random numbers of its own: ends of 1000 resamples vary by about 0.02, scipy's below agree exactly
+    _, intervals = library.get_interval_estimates({"mine": scores}, metrics.aggregate_iqm, reps=1000)
+    assert bootstrap_interval(scores, n_resamples=1000) == pytest.approx(intervals["mine"].ravel(), abs=0.15)
 
 
 def test_bootstrap_is_scipys():
@@ -141,8 +141,8 @@ def test_bootstrap_is_scipys():
 
 
 def test_bootstrap_of_one_run_or_equal_runs():
-    assert bootstrap_interval(np.array([3.0])) == (3, 3)
-    assert bootstrap_interval(np.full((4, 2), 2.0)) == (2, 2)
+    assert bootstrap_interval(np.array([3.0]), n_resamples=20) == (3, 3)
+    assert bootstrap_interval(np.full((4, 2), 2.0), n_resamples=20) == (2, 2)
 
 
 def test_performance_profile():
