@@ -170,8 +170,9 @@ def load_study(
     for name in ("environments", "methods", "configs"):
         if not content.get(name):
             raise ValueError(f"{path.name} must have {name}")
-    chosen = content["configs"][check_choice("config", config, content["configs"])] or {}
-    _check_keys(f"configs.{config}", chosen, (*LAYER_KEYS, "algorithms"))
+    configs = {name: given or {} for name, given in content["configs"].items()}
+    check_choice("config", config, configs)
+    methods = {name: _methods(content["methods"], name, configs) for name in configs}  # all, to find every fault
     evaluation = content.get("evaluation") or {}
     _check_keys("evaluation", evaluation, EVALUATION)
     return Study(
@@ -180,9 +181,7 @@ def load_study(
         root=Path(output or OUTPUT).absolute() / f"{path.stem}-{config}",
         title=content.get("title", path.stem),
         environments=[_environment(name, given or {}) for name, given in content["environments"].items()],
-        methods=[
-            _method(label, given or {}, config, chosen, content["configs"]) for label, given in content["methods"].items()
-        ],
+        methods=methods[config],
         seeds=_seeds(content.get("seeds", 1) if seeds is None else seeds),
         evaluation={**EVALUATION, **evaluation},
         device=content.get("device", "cpu"),
@@ -212,14 +211,25 @@ def _environment(env_id: str, given: Mapping[str, Any]) -> Environment:
     return Environment(env_id, env_kwargs, tests)
 
 
-def _method(label: str, given: Mapping[str, Any], config: str, chosen: Mapping[str, Any], configs: Iterable[str]) -> Method:
-    label = str(label)
+def _methods(given: Mapping[str, Any], config: str, configs: Mapping[str, Any]) -> list[Method]:
+    chosen = configs[config]
+    _check_keys(f"configs.{config}", chosen, (*LAYER_KEYS, "algorithms"))
+    algorithms = chosen.get("algorithms") or {}
+    for algo, layer in algorithms.items():
+        _check_keys(f"configs.{config}.algorithms.{algo}", layer, LAYER_KEYS)
+    methods = []
+    for label, method in given.items():
+        _check_keys(f"methods.{label}", method, ("name", "algo", *LAYER_KEYS, *configs))
+        layers = [chosen, algorithms.get(method.get("algo")) or {}, method, method.get(config) or {}]
+        methods.append(_method(str(label), method, layers))
+    return methods
+
+
+def _method(label: str, given: Mapping[str, Any], layers: Iterable[Mapping[str, Any]]) -> Method:
     if not re.fullmatch(r"[\w.+-]+", label) or label == "report":
         raise ValueError(f"each label of methods must be a name of a folder other than 'report', got {label!r}")
-    _check_keys(f"methods.{label}", given, ("name", "algo", *LAYER_KEYS, *configs))
     if "algo" not in given:
         raise ValueError(f"methods.{label} must have algo")
-    layers = [chosen, (chosen.get("algorithms") or {}).get(given["algo"]) or {}, given, given.get(config) or {}]
     base, hyperparams = "zoo", {}
     for layer in layers:
         base = check_choice("base", layer.get("base", base), BASES)

@@ -30,7 +30,7 @@ def new_figure(height: float = 2.4, rows: int = 1) -> tuple[Figure, list[Axes]]:
     FigureCanvasAgg(figure)
     panels = list(np.atleast_1d(figure.subplots(rows, 1, sharex=True)))
     for axis in panels:
-        axis.tick_params(labelsize=6)
+        axis.tick_params(which="both", labelsize=6)
         axis.spines[["top", "right"]].set_visible(False)
     return figure, panels
 
@@ -155,14 +155,14 @@ def test_figure(
         look = {"color": style.color, "alpha": 0.55, "hatch": style.hatch, "edgecolor": "black", "linewidth": 0.5}
         axis.barh(place, row.iqm, xerr=error, height=0.7, error_kw={"linewidth": 0.8, "capsize": 2}, **look)
         points = seeds.loc[seeds["method"] == row.method, "value"]
-        axis.plot(points, np.full(len(points), place), "|", color="black", markersize=5)
+        axis.plot(points, np.full(len(points), place + 0.22), "o", color="black", markerfacecolor="white", markersize=2.5)
     lines: Sequence[str | tuple] = ("--", ":", "-.", "-")
     for number, (name, value) in enumerate(references.items()):
         axis.axvline(value, color="black", linewidth=0.8, linestyle=lines[number % 4], label=f"{name}: {value:.4g}")  # type: ignore[arg-type]
     axis.set_yticks(range(len(summary)), [f"{row.name} ({row.seeds})" for row in summary.itertuples(index=False)], **FONT)
     axis.invert_yaxis()
     axis.set_title(title, **FONT)
-    axis.set_xlabel("return of greedy episodes: IQM of seeds, 95 % interval", **FONT)
+    axis.set_xlabel("greedy return, IQM of seeds", **FONT)
     if references:
         legend_below(figure, axis)
     return figure, summary
@@ -191,7 +191,7 @@ def effect_figure(effects: pd.DataFrame, names: Mapping[str, str], title: str) -
     axis.invert_yaxis()
     axis.set_xlim(-1.05, 1.05)
     axis.set_title(title, **FONT)
-    axis.set_xlabel("rank-biserial correlation; p exact, after Holm", **FONT)
+    axis.set_xlabel("rank-biserial correlation", **FONT)
     legend_below(figure, axis)
     return figure, effects
 

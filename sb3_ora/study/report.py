@@ -54,7 +54,7 @@ class Writer:
         (self.folder / f"{name}.md").write_text(f"{caption}\n\n{text}")
         if figure is not None:
             figures.save(figure, self.folder, name)
-            self.parts.append(f"![{caption}]({name}.png)")
+            self.parts.append(f"![{name}]({name}.png)")
         self.parts.append(f"{caption} ([numbers]({name}.csv))")
         if show:
             self.parts.append(text)
