@@ -13,6 +13,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from sb3_ora.study.definition import OUTPUT, Cell, Study, load_study
+from sb3_ora.study.process import end_with_parent, output_to
 from sb3_ora.study.runner import BACKENDS, run_cells
 from sb3_ora.study.state import LOG, STATES, state_of
 
@@ -98,8 +99,6 @@ def run_one(study: Study, args: argparse.Namespace) -> int:
     :param args: command line
     :return: exit status
     """
-    from sb3_ora.study.cell import end_with_parent, output_to, run_cell
-
     if args.end_with_parent:
         end_with_parent()
     cell = find_cell(study, args.label, args.env)
@@ -107,6 +106,8 @@ def run_one(study: Study, args: argparse.Namespace) -> int:
     try:
         with output_to(log):
             try:
+                from sb3_ora.study.cell import run_cell
+
                 run_cell(cell)
             except BaseException:
                 traceback.print_exc()

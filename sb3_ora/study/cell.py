@@ -9,10 +9,7 @@ import os
 import platform
 import shutil
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -239,41 +236,3 @@ def peak_memory() -> float | None:
         return None
     units = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * units / 1e6, 1)
-
-
-# Its process
-
-
-@contextmanager
-def output_to(path: Path) -> Iterator[None]:
-    """
-    Send what this process and its children print to a file.
-
-    :param path: file to write
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
-    with path.open("a") as file:  # a second process of the same cell, which waits, must not empty it
-        try:
-            for descriptor in (1, 2):
-                os.dup2(file.fileno(), descriptor)
-            yield
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            for descriptor, old in zip((1, 2), kept, strict=True):
-                os.dup2(old, descriptor)
-                os.close(old)
-
-
-def end_with_parent() -> None:
-    """End this process when the one that holds the other end of its standard input is gone, however it ended."""
-
-    def wait() -> None:
-        while os.read(0, 1):  # not sys.stdin, whose lock would be held at exit
-            pass
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
