@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -42,7 +43,9 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     :param name: name of the files
     """
     figure.savefig(folder / f"{name}.png", dpi=200)
-    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})  # the same bytes each time
+    figure.set_layout_engine("none")  # it has done its work
+    with rc_context({"svg.hashsalt": name}):  # with this and without a date, the same bytes each time
+        figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
 
 
 def legend_below(figure: Figure, axis: Axes) -> None:

@@ -135,17 +135,34 @@ def check_scores(scores: np.ndarray) -> np.ndarray:
     return array
 
 
+def row_means(values: np.ndarray) -> np.ndarray:
+    """
+    :param values: (R, n)
+    :return: mean of each row, (R,)
+    """
+    return values.mean(axis=1)
+
+
+def row_interquartile_means(values: np.ndarray) -> np.ndarray:
+    """
+    :param values: (R, n)
+    :return: mean of the middle half of each row, without the lowest and the highest quarter rounded down, (R,)
+    """
+    cut = values.shape[1] // 4
+    return np.sort(values, axis=1)[:, cut : values.shape[1] - cut].mean(axis=1)
+
+
 def interquartile_mean(scores: np.ndarray) -> float:
     """
     :param scores: one number for each run and task, (runs, tasks), or (runs,) of one task
     :return: IQM, the mean of the middle half of all numbers (Agarwal et al. 2021)
     """
-    return float(stats.trim_mean(check_scores(scores), 0.25, axis=None))
+    return float(row_interquartile_means(check_scores(scores).reshape(1, -1))[0])
 
 
 def bootstrap_interval(
     scores: np.ndarray,
-    statistic: Callable[[np.ndarray], float] = interquartile_mean,
+    statistic: Callable[[np.ndarray], np.ndarray] = row_interquartile_means,
     coverage: float = 0.95,
     n_resamples: int = 2000,
     seed: int = 0,
@@ -154,9 +171,9 @@ def bootstrap_interval(
     Percentile interval of the stratified bootstrap: runs are drawn anew within each task (Agarwal et al. 2021).
 
     :param scores: one number for each run and task, (runs, tasks), or (runs,) of one task
-    :param statistic: number of an array (runs, tasks)
+    :param statistic: number of each row of an array (R, runs * tasks)
     :param coverage: of the interval, in (0, 1)
-    :param n_resamples: how many resamples
+    :param n_resamples: how many resamples R
     :param seed: seed of the resampling
     :return: lower and upper end
     """
@@ -164,10 +181,8 @@ def bootstrap_interval(
     check_number("coverage", coverage, 0, 1, open_low=True, open_high=True)
     check_integer("n_resamples", n_resamples)
     rng = np.random.default_rng(seed)
-    n_runs, n_tasks = scores.shape
-    drawn = np.stack([rng.integers(0, n_runs, (n_resamples, n_runs)) for _ in range(n_tasks)], axis=2)  # (R, runs, tasks)
-    values = [statistic(np.take_along_axis(scores, rows, axis=0)) for rows in drawn]
-    low, high = np.quantile(values, [(1 - coverage) / 2, (1 + coverage) / 2])
+    resampled = [rng.choice(task, (n_resamples, len(task))) for task in scores.T]  # tasks times (R, runs)
+    low, high = np.quantile(statistic(np.concatenate(resampled, axis=1)), [(1 - coverage) / 2, (1 + coverage) / 2])
     return float(low), float(high)
 
 

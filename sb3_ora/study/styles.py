@@ -35,7 +35,7 @@ STYLES: dict[str, Style] = {
     "iqn": Style("#0072B2", "-", "*", "oo"),
     "iqn-0.1": Style("#08306B", "-", "s", "///"),
     "iqn-0.5": Style("#2171B5", "--", "o", "\\\\\\"),
-    "iqn-0.9": Style("#6BAED6", "-.", "^", "xxx"),
+    "iqn-0.9": Style("#6BAED6", "-.", "*", "xxx"),
     "iqn-1.0": Style("#56B4E9", ":", "v", "..."),
     "iqn-19": Style("#807DBA", "--", "D", "---"),
     "iqn-91": Style("#B07AA1", "-.", "X", "+++"),

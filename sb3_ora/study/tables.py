@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sb3_ora.study.collect import CLAIM, Run
-from sb3_ora.study.statistics import bootstrap_interval, holm, interquartile_mean, mann_whitney, rank_biserial
+from sb3_ora.study.statistics import bootstrap_interval, holm, interquartile_mean, mann_whitney, rank_biserial, row_means
 
 QUANTITIES = ("environment", "method", "name", "algo", "seed", "n_timesteps", "train_seconds", "peak_memory_mb")
 
@@ -124,7 +124,7 @@ def outcome_table(runs: Collection[Run], outcomes: Mapping[str, str], paper: Map
             printed = (paper.get(label) or {}).get(name) or [np.nan] * len(outcomes)
             for (column, outcome), value in zip(outcomes.items(), printed, strict=True):
                 shares = np.array([100 * _share(run.final, name, outcome) for run in mine])
-                low, high = bootstrap_interval(shares, np.mean)
+                low, high = bootstrap_interval(shares, row_means)
                 row |= {column: shares.mean(), f"{column}_low": low, f"{column}_high": high, f"{column}_paper": value}
             rows.append(row)
     return pd.DataFrame(rows)

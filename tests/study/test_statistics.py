@@ -17,6 +17,7 @@ from sb3_ora.study.statistics import (
     performance_profile,
     probability_of_improvement,
     rank_biserial,
+    row_means,
     running_mean,
 )
 
@@ -109,6 +110,9 @@ def test_holm_is_statsmodels():
 
 def test_interquartile_mean():
     assert interquartile_mean(np.array([0, 1, 2, 3, 4, 5, 6, 100])) == pytest.approx((2 + 3 + 4 + 5) / 4, **CLOSE)
+    for n in range(1, 12):
+        scores = np.random.default_rng(n).normal(0, 1, (n, 3))
+        assert interquartile_mean(scores) == pytest.approx(stats.trim_mean(scores, 0.25, axis=None), **CLOSE)
 
 
 def test_rliable():
@@ -136,7 +140,7 @@ def test_bootstrap_is_scipys():
     expected = stats.bootstrap(
         tuple(scores.T), mean, n_resamples=500, confidence_level=0.9, method="percentile", rng=np.random.default_rng(3)
     ).confidence_interval
-    interval = bootstrap_interval(scores, np.mean, coverage=0.9, n_resamples=500, seed=3)
+    interval = bootstrap_interval(scores, row_means, coverage=0.9, n_resamples=500, seed=3)
     assert interval == pytest.approx((expected.low, expected.high), **CLOSE)
 
 
