@@ -52,7 +52,8 @@ def read_runs(study: Study, only: Collection[str] = ()) -> tuple[list[Run], list
     :param only: labels or algorithms to keep; all if empty
     :return: its complete runs, and notes on those that are not, or that differ from one another
     """
-    runs, states = [], Counter()
+    runs: list[Run] = []
+    states: Counter[tuple[str, str, str]] = Counter()
     for cell in study.cells(only):
         state = state_of(cell)
         states[(cell.environment.env_id, cell.method.name, state)] += 1

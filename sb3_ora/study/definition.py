@@ -230,7 +230,8 @@ def _method(label: str, given: Mapping[str, Any], layers: Iterable[Mapping[str, 
         raise ValueError(f"each label of methods must be a name of a folder other than 'report', got {label!r}")
     if "algo" not in given:
         raise ValueError(f"methods.{label} must have algo")
-    base, hyperparams = "zoo", {}
+    base: str = "zoo"
+    hyperparams: dict[str, Any] = {}
     for layer in layers:
         base = check_choice("base", layer.get("base", base), BASES)
         hyperparams = _lay_over(hyperparams, layer.get("hyperparams") or {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from sb3_ora.study.styles import style_of
 
 COVERAGE = 0.9
 WIDTH = 3.4  # inches, a column of a two-column page
-FONT = {"fontsize": 7}
+FONT: dict[str, Any] = {"fontsize": 7}
 
 
 def new_figure(height: float = 2.4, rows: int = 1) -> tuple[Figure, list[Axes]]:
@@ -155,13 +156,19 @@ def test_figure(
     for place, row in enumerate(summary.itertuples()):
         style = style_of(row.method)
         error = [[row.iqm - row.iqm_low], [row.iqm_high - row.iqm]]
-        look = {"color": style.color, "alpha": 0.55, "hatch": style.hatch, "edgecolor": "black", "linewidth": 0.5}
+        look: dict[str, Any] = {
+            "color": style.color,
+            "alpha": 0.55,
+            "hatch": style.hatch,
+            "edgecolor": "black",
+            "linewidth": 0.5,
+        }
         axis.barh(place, row.iqm, xerr=error, height=0.7, error_kw={"linewidth": 0.8, "capsize": 2}, **look)
         points = seeds.loc[seeds["method"] == row.method, "value"]
         axis.plot(points, np.full(len(points), place + 0.22), "o", color="black", markerfacecolor="white", markersize=2.5)
     lines: Sequence[str | tuple] = ("--", ":", "-.", "-")
     for number, (name, value) in enumerate(references.items()):
-        axis.axvline(value, color="black", linewidth=0.8, linestyle=lines[number % 4], label=f"{name}: {value:.4g}")  # type: ignore[arg-type]
+        axis.axvline(value, color="black", linewidth=0.8, linestyle=lines[number % 4], label=f"{name}: {value:.4g}")
     axis.set_yticks(range(len(summary)), [f"{row.name} ({row.seeds})" for row in summary.itertuples(index=False)], **FONT)
     axis.invert_yaxis()
     axis.set_title(title, **FONT)

@@ -22,7 +22,7 @@ class Watch(BaseCallback):
         self.interval = interval
         self.episodes: list[list[Any]] = []  #: step, return, length
         self.risk: list[list[Any]] = []  #: step, alpha, share of alphas below the largest, LTV
-        self._rows: list[tuple[float, float, float]] = []
+        self._rows: list[list[float]] = []
         self._last = 0
 
     def _on_step(self) -> bool:
@@ -32,7 +32,8 @@ class Watch(BaseCallback):
         adapter = getattr(self.model, "adapter", None)
         if hasattr(adapter, "ltv") and self.model._acting is not None:  # type: ignore[attr-defined]
             alphas = self.model._acting_alphas  # type: ignore[attr-defined]
-            self._rows.append((alphas.mean(), np.mean(alphas < adapter.grid[-1] - 1e-9), adapter.ltv))  # type: ignore[union-attr]
+            below = alphas < adapter.grid[-1] - 1e-9  # type: ignore[union-attr]
+            self._rows.append([alphas.mean(), below.mean(), adapter.ltv])  # type: ignore[union-attr]
         if self.num_timesteps - self._last >= self.interval:
             self._close_row()
         return True

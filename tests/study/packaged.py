@@ -24,4 +24,4 @@ class Packaged(CartPoleEnv):
         return observation, reward, terminated, self.n_steps >= self.limit_of_steps, info
 
 
-gym.register("Packaged-v0", entry_point=Packaged)
+gym.register("Packaged-v0", entry_point="tests.study.packaged:Packaged")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import sb3_ora
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(sb3_ora.__file__).parents[1]), *sys.path])}
 #: Run by its path: importing the package takes seconds
 PROCESS = str(Path(sb3_ora.__file__).parent / "study" / "process.py")
 
@@ -57,3 +58,9 @@ def wait_until(condition, seconds=60):
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
+
+
+def test_the_package_does_not_import_what_only_studies_need():
+    code = "import sys, sb3_ora; print({'joblib', 'tqdm', 'scipy.stats', 'rl_zoo3', 'sb3_ora.study'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
