@@ -11,7 +11,8 @@ import pandas as pd
 from sb3_ora.study.collect import CLAIM, Run
 from sb3_ora.study.statistics import bootstrap_interval, holm, interquartile_mean, mann_whitney, rank_biserial, row_means
 
-QUANTITIES = ("environment", "method", "name", "algo", "seed", "n_timesteps", "train_seconds", "peak_memory_mb")
+#: Columns of a row that say which run it is and what it cost
+NOT_COMPARED = ("environment", "method", "name", "algo", "seed", "n_timesteps", "train_seconds", "peak_memory_mb")
 
 
 def quantities(seeds: pd.DataFrame) -> list[str]:
@@ -19,7 +20,7 @@ def quantities(seeds: pd.DataFrame) -> list[str]:
     :param seeds: what :func:`sb3_ora.study.collect.seed_table` returns
     :return: the columns that methods are compared in
     """
-    return [column for column in seeds.columns if column not in QUANTITIES]
+    return [column for column in seeds.columns if column not in NOT_COMPARED]
 
 
 def summary_table(seeds: pd.DataFrame) -> pd.DataFrame:
