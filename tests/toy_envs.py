@@ -104,3 +104,9 @@ class AnySpace(gym.Env):
             raise ValueError(f"action {action} is not in {self.action_space}")
         self.t += 1
         return self.observation_space.sample(), float(self.np_random.random()), self.t == 5, False, {}
+
+
+def stand_in(policy: str) -> gym.Env:
+    """Observations that a policy of this name can take, of no meaning."""
+    image = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    return AnySpace(image if policy == "CnnPolicy" else spaces.Box(-1, 1, (4,)))

@@ -1,0 +1,247 @@
+"""A study as its YAML file defines it, and the cells it consists of. The format is described in ``docs/study.md``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sb3_ora.checks import check_choice, check_integer
+
+#: Where studies are run unless told otherwise
+OUTPUT = Path("logs/study")
+BASES = ("zoo", "none")
+LAYER_KEYS = ("base", "hyperparams")
+EVALUATION = {"freq": 5000, "episodes": 10, "final_episodes": 100, "references": {}}
+
+
+@dataclass(frozen=True)
+class Method:
+    """
+    What a study compares.
+
+    :param label: name of its folder, and of its style in figures
+    :param name: name in figures and tables
+    :param algo: name of the algorithm in rl-zoo3
+    :param base: "zoo" to lay the hyperparameters over those of the algorithm's file, "none" if they are complete
+    :param hyperparams: hyperparameters as in a YAML file of rl-zoo3
+    """
+
+    label: str
+    name: str
+    algo: str
+    base: str
+    hyperparams: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """
+    Where a study compares.
+
+    :param env_id: Gymnasium's id
+    :param env_kwargs: its arguments in training and evaluation
+    :param tests: name of each final test, with the arguments that differ there
+    """
+
+    env_id: str
+    env_kwargs: dict[str, Any]
+    tests: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training with its evaluation. Everything but ``root`` and ``source`` decides its numbers."""
+
+    method: Method
+    environment: Environment
+    seed: int
+    evaluation: dict[str, Any]
+    device: str
+    packages: list[str]
+    root: Path  #: folder of the study
+    source: tuple[str, str]  #: YAML file and configuration
+
+    @property
+    def folder(self) -> Path:
+        """Where rl-zoo3 would put run number ``seed`` with the log folder ``<study>/<label>``."""
+        run = f"{self.environment.env_id.replace('/', '-')}_{self.seed}"
+        return self.root / self.method.label / self.method.algo / run
+
+    @property
+    def name(self) -> str:
+        """Its folder within the study."""
+        return self.folder.relative_to(self.root).as_posix()
+
+    @property
+    def command(self) -> list[str]:
+        """What runs it in a process of its own."""
+        path, config = self.source
+        where = ["--config", config, "--output", str(self.root.parent)]
+        which = ["--label", self.method.label, "--env", self.environment.env_id, "--seed", str(self.seed)]
+        return [sys.executable, "-m", "sb3_ora.study", "cell", path, *where, *which]
+
+    @property
+    def shell_line(self) -> str:
+        """The command as a line for a shell."""
+        return shlex.join(self.command)
+
+    def settings(self) -> dict[str, Any]:
+        """
+        :return: what decides its numbers, as plain values
+        """
+        values = asdict(self)
+        for name in ("root", "source"):
+            del values[name]
+        for method_key in ("name",):  # may be rephrased
+            del values["method"][method_key]
+        return values
+
+
+@dataclass(frozen=True)
+class Study:
+    """
+    A study in one of its configurations.
+
+    :param path: YAML file
+    :param config: name of the configuration
+    :param root: folder of its cells
+    :param title: for figures
+    :param environments: where it compares
+    :param methods: what it compares
+    :param seeds: seeds of each
+    :param evaluation: protocol, see ``EVALUATION``
+    :param device: torch device
+    :param packages: modules to import for their environments
+    :param report: what the report shows
+    """
+
+    path: Path
+    config: str
+    root: Path
+    title: str
+    environments: list[Environment]
+    methods: list[Method]
+    seeds: list[int]
+    evaluation: dict[str, Any]
+    device: str
+    packages: list[str]
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def cells(self, only: Collection[str] = ()) -> list[Cell]:
+        """
+        :param only: labels or algorithms to keep; all if empty
+        :return: the cells, seed by seed, so that the first ones already compare all methods
+        :raises ValueError: if one of ``only`` is in no method
+        """
+        known = {name for method in self.methods for name in (method.label, method.algo)}
+        for name in only:
+            check_choice("only", name, sorted(known))
+        methods = [method for method in self.methods if not only or {method.label, method.algo} & {*only}]
+        source = (str(self.path), self.config)
+        return [
+            Cell(method, environment, seed, self.evaluation, self.device, self.packages, self.root, source)
+            for seed in self.seeds
+            for environment in self.environments
+            for method in methods
+        ]
+
+
+def load_study(
+    path: str | Path, config: str = "tuned", output: str | Path | None = None, seeds: int | list[int] | None = None
+) -> Study:
+    """
+    :param path: YAML file
+    :param config: name of the configuration
+    :param output: folder in which the study has its folder ``<name of the file>-<configuration>``
+    :param seeds: how many seeds, or which, instead of the file's
+    :return: the study
+    :raises ValueError: if the file says something that cannot be meant
+    """
+    path = Path(path).absolute()
+    content = yaml.safe_load(path.read_text())
+    _check_keys(str(path.name), content, Study.__dataclass_fields__.keys() - {"path", "config", "root"} | {"configs"})
+    for name in ("environments", "methods", "configs"):
+        if not content.get(name):
+            raise ValueError(f"{path.name} must have {name}")
+    configs = {name: given or {} for name, given in content["configs"].items()}
+    check_choice("config", config, configs)
+    methods = {name: _methods(content["methods"], name, configs) for name in configs}  # all, to find every fault
+    evaluation = content.get("evaluation") or {}
+    _check_keys("evaluation", evaluation, EVALUATION)
+    return Study(
+        path=path,
+        config=config,
+        root=Path(output or OUTPUT).absolute() / f"{path.stem}-{config}",
+        title=content.get("title", path.stem),
+        environments=[_environment(name, given or {}) for name, given in content["environments"].items()],
+        methods=methods[config],
+        seeds=_seeds(content.get("seeds", 1) if seeds is None else seeds),
+        evaluation={**EVALUATION, **evaluation},
+        device=content.get("device", "cpu"),
+        packages=content.get("packages") or [],
+        report=content.get("report") or {},
+    )
+
+
+def _check_keys(where: str, given: Any, allowed: Iterable[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{where} must be a mapping, got {given!r}")
+    for key in given:
+        check_choice(f"each key of {where}", key, sorted(allowed))
+
+
+def _seeds(given: Any) -> list[int]:
+    """Ten seeds are 1 ... 10: with 0, rl-zoo3's ``--exp-id`` could not name the run."""
+    if isinstance(given, list):
+        return [check_integer("each seed", seed, 0) for seed in given]
+    return list(range(1, check_integer("seeds", given) + 1))
+
+
+def _environment(env_id: str, given: Mapping[str, Any]) -> Environment:
+    _check_keys(f"environments.{env_id}", given, ("env_kwargs", "tests"))
+    env_kwargs = given.get("env_kwargs") or {}
+    tests = {str(name): {**env_kwargs, **(kwargs or {})} for name, kwargs in (given.get("tests") or {"test": {}}).items()}
+    return Environment(env_id, env_kwargs, tests)
+
+
+def _methods(given: Mapping[str, Any], config: str, configs: Mapping[str, Any]) -> list[Method]:
+    chosen = configs[config]
+    _check_keys(f"configs.{config}", chosen, (*LAYER_KEYS, "algorithms"))
+    algorithms = chosen.get("algorithms") or {}
+    for algo, layer in algorithms.items():
+        _check_keys(f"configs.{config}.algorithms.{algo}", layer, LAYER_KEYS)
+    methods = []
+    for label, method in given.items():
+        _check_keys(f"methods.{label}", method, ("name", "algo", *LAYER_KEYS, *configs))
+        layers = [chosen, algorithms.get(method.get("algo")) or {}, method, method.get(config) or {}]
+        methods.append(_method(str(label), method, layers))
+    return methods
+
+
+def _method(label: str, given: Mapping[str, Any], layers: Iterable[Mapping[str, Any]]) -> Method:
+    if not re.fullmatch(r"[\w.+-]+", label) or label == "report":
+        raise ValueError(f"each label of methods must be a name of a folder other than 'report', got {label!r}")
+    if "algo" not in given:
+        raise ValueError(f"methods.{label} must have algo")
+    base: str = "zoo"
+    hyperparams: dict[str, Any] = {}
+    for layer in layers:
+        base = check_choice("base", layer.get("base", base), BASES)
+        hyperparams = _lay_over(hyperparams, layer.get("hyperparams") or {})
+    return Method(label, given.get("name", label), given["algo"], base, hyperparams)
+
+
+def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Later values win; ``policy_kwargs`` that are mappings are merged."""
+    merged = {**below, **above}
+    parts = [layer.get("policy_kwargs") for layer in (below, above)]
+    if all(isinstance(part, Mapping) for part in parts):
+        merged["policy_kwargs"] = {**parts[0], **parts[1]}  # type: ignore[dict-item]
+    return merged

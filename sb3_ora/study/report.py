@@ -1,0 +1,218 @@
+"""Draws every figure and table of a study from the cells that are complete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from sb3_ora.checks import check_choice, check_integer
+from sb3_ora.study import figures, tables
+from sb3_ora.study.collect import Run, read_runs, seed_table
+from sb3_ora.study.definition import Study
+
+#: Keys of ``report`` in a study's file
+OPTIONS = {
+    "window": 20,  # training episodes that a curve averages over
+    "reference": "ora-cvar",  # method that is compared with the others
+    "figures": {},  # labels shown together, by name of the figure; all in one if empty
+    "effects": {},  # the paper's rank-biserial correlations, by environment and label
+    "outcomes": {},  # columns of the outcome table, with the outcome that each counts
+    "paper_outcomes": {},  # the paper's percentages, by label and test
+    "cost": False,  # whether to draw cost against the number of heads
+}
+
+
+class Writer:
+    """
+    Writes the items of a report, each as PNG, SVG, CSV and Markdown, and one page that shows them all.
+
+    :param folder: where to
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.parts: list[str] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, name: str, caption: str, table: pd.DataFrame, figure: Figure | None = None, show: bool = True) -> None:
+        """
+        :param name: name of the files
+        :param caption: what it shows
+        :param table: the numbers
+        :param figure: the picture, if there is one
+        :param show: whether the page has the numbers too
+        """
+        name = re.sub(r"[^\w.-]+", "-", name)
+        table.to_csv(self.folder / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
+        text = tables.markdown(table)
+        (self.folder / f"{name}.md").write_text(f"{caption}\n\n{text}")
+        if figure is not None:
+            figures.save(figure, self.folder, name)
+            self.parts.append(f"![{name}]({name}.png)")
+        self.parts.append(f"{caption} ([numbers]({name}.csv))")
+        if show:
+            self.parts.append(text)
+
+    def finish(self, title: str, notes: Collection[str]) -> Path:
+        """
+        :param title: heading of the page
+        :param notes: what a reader has to know
+        :return: path of the page
+        """
+        page = self.folder / "report.md"
+        head = [f"# {title}", *(["\n".join(f"- {note}" for note in notes)] if notes else [])]
+        page.write_text("\n\n".join([*head, *self.parts]).rstrip() + "\n")
+        return page
+
+
+def read_options(study: Study) -> dict[str, Any]:
+    """
+    :param study: the study
+    :return: its options for the report, with defaults
+    :raises ValueError: for an unknown option or label
+    """
+    for key in study.report:
+        check_choice("each key of report", key, OPTIONS)
+    options = {**OPTIONS, **study.report}
+    check_integer("report.window", options["window"])
+    labels = [method.label for method in study.methods]
+    for name, shown in options["figures"].items():
+        for label in shown:
+            check_choice(f"each label of report.figures.{name}", label, labels)
+    return options
+
+
+def write_report(study: Study, folder: Path, only: Collection[str] = ()) -> Path:
+    """
+    :param study: the study
+    :param folder: where to write
+    :param only: labels or algorithms to keep; all if empty
+    :return: path of the page that shows everything
+    """
+    options = read_options(study)
+    runs, notes = read_runs(study, only)
+    writer = Writer(folder)
+    if not runs:
+        return writer.finish(study.title, [*notes, "There is nothing to show yet."])
+    seeds = seed_table(runs, options["window"])
+    summary = tables.summary_table(seeds)
+    names = {run.label: run.cell.method.name for run in runs}
+    writer.add("seeds", "Every run", seeds, show=False)
+    writer.add(
+        "summary",
+        f"Return by method, over seeds. 'training' is the height of the training curve (mean of {options['window']} "
+        "episodes) averaged over the run, tests are greedy; IQM with 95 % bootstrap interval. A claim needs 5 seeds.",
+        summary,
+    )
+    effects = tables.effect_table(runs, seeds, options["reference"], options["effects"])
+    if effects.empty:
+        notes.append(f"No effect sizes: they need runs of {options['reference']} and of another method.")
+    for env in dict.fromkeys(run.env for run in runs):
+        add_environment(writer, [run for run in runs if run.env == env], seeds, summary, effects, names, options)
+    if len(effects):
+        writer.add(
+            "effects",
+            f"{names[options['reference']]} against the others. r: rank-biserial correlation over seeds, positive where it is "
+            "better; p: exact Mann-Whitney; p_holm: corrected over environments and methods of the same quantity. "
+            "r_episodes and p_episodes take every episode as independent, which it is not, as the paper probably does.",
+            effects,
+        )
+    if options["outcomes"]:
+        outcomes = tables.outcome_table(runs, options["outcomes"], options["paper_outcomes"])
+        caption = "Outcomes of greedy episodes in percent: mean of seeds, 95 % bootstrap interval, and the paper's."
+        writer.add("outcomes", caption, outcomes)
+    writer.add("cost", "Time and memory: medians over seeds", tables.cost_table(runs))
+    return writer.finish(f"{study.title}: configuration '{study.config}'", notes)
+
+
+def add_environment(
+    writer: Writer,
+    runs: list[Run],
+    seeds: pd.DataFrame,
+    summary: pd.DataFrame,
+    effects: pd.DataFrame,
+    names: Mapping[str, str],
+    options: Mapping[str, Any],
+) -> None:
+    """
+    The figures of one environment.
+
+    :param writer: of the report
+    :param runs: runs of this environment
+    :param seeds: one row for each run of the study
+    :param summary: summary of the study
+    :param effects: effects of the study, maybe none
+    :param names: name of each method, by label
+    :param options: of the report
+    """
+    env = runs[0].env
+    seeds, summary = seeds[seeds["environment"] == env], summary[summary["environment"] == env]
+    groups = options["figures"] or {"all": list(names)}
+    for group, labels in groups.items():
+        shown = [run for label in labels for run in runs if run.label == label]
+        if shown:
+            figure, table = figures.training_figure(shown, names, options["window"], env)
+            caption = f"{env}: training return, mean of the last {options['window']} episodes; mean of seeds, 90 % band."
+            writer.add(f"training_{group}_{env}", caption, table, figure, show=False)
+    for test in runs[0].cell.environment.tests:
+        add_test(writer, env, test, seeds, summary[summary["quantity"] == f"test: {test}"], references(runs), names)
+    for quantity in dict.fromkeys(effects["quantity"]) if len(effects) else ():
+        here = effects[(effects["environment"] == env) & (effects["quantity"] == quantity)]
+        if len(here):
+            figure, table = figures.effect_figure(here, names, f"{env}, {quantity}: {names[options['reference']]} against")
+            writer.add(f"effects_{quantity}_{env}", f"{env}: effect sizes, {quantity}", table, figure, show=False)
+    with_risk = [run for run in runs if run.risk is not None]
+    if with_risk:
+        figure, table = figures.risk_figure(with_risk, names, env)
+        caption = f"{env}: alpha and LTV over training, mean of seeds, 90 % band."
+        writer.add(f"risk_{env}", caption, table, figure, show=False)
+    if options["cost"]:
+        figure, table = figures.cost_figure(tables.cost_table(runs), seeds, names, env)
+        writer.add(f"cost_{env}", f"{env}: return, time and memory against the number of heads", table, figure)
+
+
+def add_test(
+    writer: Writer,
+    env: str,
+    test: str,
+    seeds: pd.DataFrame,
+    summary: pd.DataFrame,
+    lines: Mapping[str, float],
+    names: Mapping[str, str],
+) -> None:
+    """
+    Bars and performance profile of one test.
+
+    :param writer: of the report
+    :param env: the environment
+    :param test: name of the test
+    :param seeds: one row for each run of this environment
+    :param summary: summary of this test
+    :param lines: values that the environment knows, by name
+    :param names: name of each method, by label
+    """
+    values = seeds[["method", f"test: {test}"]].set_axis(["method", "value"], axis=1).dropna()
+    title = env if test == "test" else f"{env}, {test}"
+    figure, table = figures.test_figure(summary, values, lines, title)
+    table = table.assign(**{f"line: {name}": value for name, value in lines.items()})
+    writer.add(f"test_{test}_{env}", f"{title}: greedy return, IQM of seeds with 95 % interval.", table, figure, show=False)
+    scores = {label: group["value"].to_numpy() for label, group in values.groupby("method", sort=False)}
+    figure, table = figures.profile_figure(scores, names, title)
+    writer.add(f"profile_{test}_{env}", f"{title}: performance profile of greedy returns.", table, figure, show=False)
+
+
+def references(runs: Collection[Run]) -> dict[str, float]:
+    """
+    :param runs: runs of one environment
+    :return: values that the environment knows, mean over runs, by name
+    """
+    return {
+        name: float(np.mean([run.record["references"][name] for run in runs]))
+        for name in next(iter(runs)).record["references"]
+    }

@@ -1,0 +1,80 @@
+"""What a cell keeps of its training, and how it plays in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+
+
+class Watch(BaseCallback):
+    """
+    Keeps the return of every training episode and, for an ensemble that adapts its risk, means of alpha and of the spread.
+
+    :param interval: environment steps that one row of ``risk`` is the mean of
+    """
+
+    def __init__(self, interval: int):
+        super().__init__()
+        self.interval = interval
+        self.episodes: list[list[Any]] = []  #: step, return, length
+        self.risk: list[list[Any]] = []  #: step, alpha, share of alphas below the largest, LTV
+        self._rows: list[list[float]] = []
+        self._last = 0
+
+    def _on_step(self) -> bool:
+        for info in self.locals["infos"]:
+            if "episode" in info:  # of Monitor, so without normalisation or clipping
+                self.episodes.append([self.num_timesteps, info["episode"]["r"], info["episode"]["l"]])
+        adapter = getattr(self.model, "adapter", None)
+        if hasattr(adapter, "ltv") and self.model._acting is not None:  # type: ignore[attr-defined]
+            alphas = self.model._acting_alphas  # type: ignore[attr-defined]
+            below = alphas < adapter.grid[-1] - 1e-9  # type: ignore[union-attr]
+            self._rows.append([alphas.mean(), below.mean(), adapter.ltv])  # type: ignore[union-attr]
+        if self.num_timesteps - self._last >= self.interval:
+            self._close_row()
+        return True
+
+    def _on_training_end(self) -> None:
+        self._close_row()
+
+    def _close_row(self) -> None:
+        if self._rows:
+            self.risk.append([self.num_timesteps, *(f"{mean:.6g}" for mean in np.mean(self._rows, axis=0))])
+        self._rows, self._last = [], self.num_timesteps
+
+
+def greedy_episodes(model: BaseAlgorithm, env: VecEnv, n_episodes: int, seed: int) -> list[list[Any]]:
+    """
+    Episode i is played with the environment's seed ``seed + i``, whatever the number of environments, so that each
+    method meets the same ones.
+
+    :param model: plays greedily
+    :param env: environments with Monitor
+    :param n_episodes: how many episodes
+    :param seed: seed of the first one
+    :return: return, length and outcome of each episode
+    """
+    rows: list[list[Any]] = []
+    for start in range(0, n_episodes, env.num_envs):
+        env.seed(seed + start)
+        rows += _first_episodes(model, env)[: n_episodes - start]
+    return rows
+
+
+def _first_episodes(model: BaseAlgorithm, env: VecEnv) -> list[list[Any]]:
+    """The episode that each environment plays after a reset; what it plays while it waits for the others is dropped."""
+    ended: dict[int, list[Any]] = {}
+    observations, state = env.reset(), None
+    starts = np.ones(env.num_envs, dtype=bool)
+    while len(ended) < env.num_envs:
+        actions, state = model.predict(observations, state, starts, deterministic=True)  # type: ignore[arg-type]
+        observations, _, starts, infos = env.step(actions)
+        for number, info in enumerate(infos):
+            if "episode" in info and number not in ended:  # a life lost in Atari is not an episode
+                outcome = info.get("outcome", "success" if info.get("is_success") else "")
+                ended[number] = [info["episode"]["r"], info["episode"]["l"], outcome]
+    return [ended[number] for number in range(env.num_envs)]

@@ -1,0 +1,110 @@
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+from stable_baselines3.common.monitor import load_results
+
+import sb3_ora
+from sb3_ora.study.cell import begin_again, run_cell
+from sb3_ora.study.state import state_of
+from tests.study.made_up import write_study
+
+TEXT = """
+environments:
+  CartPole-v1:
+    tests: {short: {steps: 7}, other: {steps: 9}}
+seeds: 1
+evaluation: {freq: 100, episodes: 2, final_episodes: 3, references: {limit: limit}}
+packages: [tests.study.packaged]
+configs:
+  tuned:
+    base: none
+    hyperparams:
+      policy: MlpPolicy
+      n_timesteps: 200
+      n_envs: 2
+      learning_starts: 50
+      batch_size: 8
+      policy_kwargs: {net_arch: [8], head_arch: [4]}
+methods:
+  ora-cvar: {algo: ora_iqn, hyperparams: {n_heads: 3}}
+""".replace("CartPole-v1", "Packaged-v0")
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory):
+    (cell,) = write_study(tmp_path_factory.mktemp("cell"), TEXT).cells()
+    run_cell(cell)
+    return cell
+
+
+def test_files(cell):
+    """What rl-zoo3 writes, and what the study adds."""
+    files = set(os.listdir(cell.folder))
+    assert {"best_model.zip", "Packaged-v0.zip", "Packaged-v0", "evaluations.npz", "0.monitor.csv", "1.monitor.csv"} <= files
+    assert {"record.json", "episodes.csv", "final.csv", "risk.csv"} <= files
+    assert list(np.load(cell.folder / "evaluations.npz")["timesteps"]) == [100, 200]
+    episodes = pd.read_csv(cell.folder / "episodes.csv")
+    monitor = load_results(str(cell.folder))
+    assert sorted(episodes["return"]) == sorted(monitor["r"]) and len(episodes) >= 4
+    for number in (0, 1):  # environments run in step: an episode ends at twice the steps of its own environment
+        steps = 2 * pd.read_csv(cell.folder / f"{number}.monitor.csv", skiprows=1)["l"].cumsum()
+        assert set(steps) <= {*episodes["step"]}
+
+
+def test_final_episodes(cell):
+    final = pd.read_csv(cell.folder / "final.csv")
+    assert final["test"].tolist() == ["short"] * 3 + ["other"] * 3
+    assert (final["return"] == final["length"]).all()
+    assert final.loc[final["test"] == "short", "length"].max() <= 7
+
+
+def test_record(cell):
+    text = (cell.folder / "record.json").read_text()
+    record = json.loads(text)
+    assert record["seed"] == 1 and record["n_timesteps"] == 200 and record["hyperparams"]["n_heads"] == "3"
+    assert record["references"] == {"limit": 9}
+    assert record["command"] == cell.shell_line and record["versions"]["sb3_ora"] == sb3_ora.__version__
+    assert 0 < record["train_seconds"] <= record["wall_seconds"] < 600 and 50 < record["peak_memory_mb"] < 5000
+    assert record["machine"]["cores"] == os.cpu_count() and os.uname().nodename not in json.dumps(record["machine"])
+
+
+def test_a_complete_cell_is_not_run_again(cell):
+    before = {path.name: path.stat().st_mtime_ns for path in cell.folder.iterdir() if path.name != "cell.lock"}
+    run_cell(cell)
+    assert before == {path.name: path.stat().st_mtime_ns for path in cell.folder.iterdir() if path.name != "cell.lock"}
+
+
+def test_an_incomplete_cell_begins_again_with_the_same_numbers(cell, tmp_path):
+    (other,) = write_study(tmp_path, TEXT).cells()
+    (other.folder / "old").mkdir(parents=True)
+    (other.folder / "9.monitor.csv").write_text("r,l,t\n")
+    (other.folder / "cell.log").write_text("why it failed")
+    run_cell(other)
+    assert not (other.folder / "old").exists() and not (other.folder / "9.monitor.csv").exists()
+    assert (other.folder / "cell.log").read_text() == "why it failed"
+    for name in ("episodes.csv", "final.csv", "risk.csv"):
+        assert (other.folder / name).read_bytes() == (cell.folder / name).read_bytes()
+
+
+def test_an_interrupted_training_is_not_complete(tmp_path, monkeypatch):
+    """rl-zoo3 swallows the interrupt of Ctrl-C, and would save the model."""
+    from sb3_ora.study import watch
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    (cell,) = write_study(tmp_path, TEXT).cells()
+    monkeypatch.setattr(watch.Watch, "_on_step", interrupt)
+    with pytest.raises(RuntimeError, match="training stopped after 2 of 200 steps"):
+        run_cell(cell)
+    assert state_of(cell) == "incomplete"
+
+
+def test_begin_again_keeps_log_and_lock(tmp_path):
+    for name in ("cell.log", "cell.lock", "other"):
+        (tmp_path / name).touch()
+    begin_again(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["cell.lock", "cell.log"]

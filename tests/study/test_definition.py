@@ -1,0 +1,155 @@
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sb3_ora.study.definition import load_study
+from tests.study.made_up import write_study
+from tests.toy_envs import stand_in
+
+ROOT = Path(__file__).parents[2]
+STUDIES = ("cartpole", "nano_drone", "knapsack", "atari", "ensemble_size")
+
+TEXT = """
+title: A study
+environments:
+  CartPole-v1: {}
+  or_gym/Knapsack-v1:
+    env_kwargs: {n_items: 5, normalize: true}
+    tests: {small: {}, large: {n_items: 9}}
+seeds: 3
+evaluation: {freq: 100}
+configs:
+  tuned:
+    hyperparams: {gamma: 0.9, n_timesteps: 100, policy_kwargs: {net_arch: [8], n_cosines: 4}}
+    algorithms:
+      ora_iqn: {hyperparams: {n_heads: 3, gamma: 0.8}}
+  paper:
+    base: none
+    hyperparams: {n_timesteps: 200}
+methods:
+  ora-cvar: {name: ORA, algo: ora_iqn, hyperparams: {eta: 1}, tuned: {hyperparams: {policy_kwargs: {net_arch: [16]}}}}
+  iqn-0.1: {algo: iqn, paper: {base: zoo, hyperparams: {gamma: 0.7}}}
+"""
+
+
+def test_layers_of_hyperparameters(tmp_path):
+    study = write_study(tmp_path, TEXT)
+    ora, iqn = study.methods
+    assert (ora.label, ora.name, ora.algo, ora.base) == ("ora-cvar", "ORA", "ora_iqn", "zoo")
+    assert ora.hyperparams == {
+        "gamma": 0.8,
+        "n_timesteps": 100,
+        "n_heads": 3,
+        "eta": 1,
+        "policy_kwargs": {"net_arch": [16], "n_cosines": 4},
+    }
+    assert iqn.name == "iqn-0.1"
+    assert iqn.hyperparams == {"gamma": 0.9, "n_timesteps": 100, "policy_kwargs": {"net_arch": [8], "n_cosines": 4}}
+    ora, iqn = load_study(study.path, "paper").methods
+    assert (ora.base, ora.hyperparams) == ("none", {"n_timesteps": 200, "eta": 1})
+    assert (iqn.base, iqn.hyperparams) == ("zoo", {"n_timesteps": 200, "gamma": 0.7})
+
+
+def test_cells(tmp_path):
+    study = write_study(tmp_path, TEXT)
+    cells = study.cells()
+    assert len(cells) == 3 * 2 * 2 and len({cell.folder for cell in cells}) == 12
+    assert [cell.seed for cell in cells[:5]] == [1, 1, 1, 1, 2]
+    assert cells[0].folder == tmp_path / "out" / "made_up-tuned" / "ora-cvar" / "ora_iqn" / "CartPole-v1_1"
+    assert cells[3].name == "iqn-0.1/iqn/or_gym-Knapsack-v1_1"
+    assert cells[3].environment.tests == {
+        "small": {"n_items": 5, "normalize": True},
+        "large": {"n_items": 9, "normalize": True},
+    }
+    assert cells[0].environment.tests == {"test": {}}
+    assert study.cells(["iqn"]) == study.cells(["iqn-0.1"]) == [cell for cell in cells if cell.method.algo == "iqn"]
+    assert [cell.seed for cell in load_study(study.path, seeds=2).cells(["iqn"])] == [1, 1, 2, 2]
+    assert [cell.seed for cell in load_study(study.path, seeds=[7]).cells(["iqn"])] == [7, 7]
+
+
+def test_the_command_finds_the_same_cell(tmp_path):
+    from sb3_ora.study.__main__ import build_parser, find_cell
+
+    (cell, *_) = write_study(tmp_path, TEXT).cells(["iqn"])
+    words = shlex.split(cell.shell_line)
+    assert words[:3] == [sys.executable, "-m", "sb3_ora.study"]
+    args = build_parser().parse_args(words[3:])
+    study = load_study(args.study, args.config, args.output, [args.seed])
+    assert find_cell(study, args.label, args.env) == cell
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title: A", "titel: A", "each key of made_up.yml must be one of .*, got 'titel'"),
+        ("seeds: 3", "seeds: 0", "seeds must be an integer of at least 1, got 0"),
+        ("base: none", "base: all", "base must be one of 'zoo', 'none', got 'all'"),
+        ("{freq: 100}", "{frequency: 100}", "each key of evaluation must be one of .*, got 'frequency'"),
+        ("algo: iqn,", "", "methods.iqn-0.1 must have algo"),
+        ("iqn-0.1:", "report:", "each label of methods must be a name of a folder other than 'report', got 'report'"),
+        ("iqn-0.1:", "a/b:", "each label of methods must be a name of a folder .* got 'a/b'"),
+        ("hyperparams: {eta: 1}", "hyperparameters: {eta: 1}", "each key of methods.ora-cvar must be one of"),
+        ("tests: {small", "test: {small", "each key of environments.or_gym/Knapsack-v1 must be one of"),
+    ],
+)
+def test_faults_in_a_file(tmp_path, old, new, message):
+    assert old in TEXT
+    with pytest.raises(ValueError, match=message):
+        write_study(tmp_path, TEXT.replace(old, new, 1))
+
+
+def test_unknown_names(tmp_path):
+    study = write_study(tmp_path, TEXT)
+    with pytest.raises(ValueError, match="config must be one of 'tuned', 'paper', got 'best'"):
+        load_study(study.path, "best")
+    with pytest.raises(ValueError, match=r"only must be one of 'iqn', 'iqn-0.1', 'ora-cvar', 'ora_iqn', got 'ora'"):
+        study.cells(["ora"])
+
+
+# The studies of the paper
+
+
+@pytest.mark.parametrize("config", ["paper", "tuned"])
+@pytest.mark.parametrize("name", STUDIES)
+def test_studies_of_the_paper(name, config):
+    from sb3_ora.study.report import read_options
+    from sb3_ora.study.styles import STYLES
+
+    study = load_study(ROOT / "studies" / f"{name}.yml", config)
+    options = read_options(study)
+    labels = [method.label for method in study.methods]
+    assert set(labels) <= STYLES.keys() and options["reference"] in labels
+    for paper in (*options["effects"].values(), options["paper_outcomes"]):
+        assert set(paper) <= {*labels}
+    for method in study.methods:
+        assert method.base == "zoo" or {"policy", "n_timesteps"} <= method.hyperparams.keys()
+
+
+@pytest.mark.parametrize("config", ["paper", "tuned"])
+@pytest.mark.parametrize("name", STUDIES)
+def test_their_hyperparameters_make_models(name, config):
+    """Every method of every study is a model that can be built, on a stand-in for its environment."""
+    from rl_zoo3.exp_manager import ExperimentManager
+    from rl_zoo3.utils import ALGOS
+
+    from sb3_ora.zoo import ALGORITHMS, register
+    from sb3_ora.zoo.manager import default_config
+
+    register()
+    study = load_study(ROOT / "studies" / f"{name}.yml", config)
+    for method in study.methods:
+        base = {}
+        if method.base == "zoo" and method.algo in ALGORITHMS:
+            entries = yaml.safe_load(Path(default_config(method.algo)).read_text())
+            base = entries.get(study.environments[0].env_id, entries["atari" if name == "atari" else "default"])
+        hyperparams = {"policy": "MlpPolicy", **base, **method.hyperparams, "buffer_size": 100}
+        for key in ("n_timesteps", "n_envs", "normalize", "env_wrapper", "frame_stack"):
+            hyperparams.pop(key, None)
+        if isinstance(hyperparams.get("policy_kwargs"), str):
+            hyperparams["policy_kwargs"] = eval(hyperparams["policy_kwargs"])
+        if isinstance(hyperparams.get("learning_rate"), str):
+            hyperparams["learning_rate"] = ExperimentManager._preprocess_schedules(hyperparams)["learning_rate"]
+        ALGOS[method.algo](env=stand_in(hyperparams["policy"]), device="cpu", **hyperparams)

@@ -1,0 +1,275 @@
+import itertools
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from scipy import stats
+
+from sb3_ora.study import figures
+from sb3_ora.study.collect import read_runs, seed_table, training_curve
+from sb3_ora.study.definition import load_study
+from sb3_ora.study.report import read_options, write_report
+from sb3_ora.study.styles import STYLES, style_of
+from sb3_ora.study.tables import cost_table, effect_table, markdown, outcome_table, summary_table
+from tests.study.made_up import write_cell, write_study
+
+TEXT = """
+title: A study
+environments:
+  CartPole-v1: {}
+  or_gym/Knapsack-v1: {tests: {near: {}, far: {}}}
+seeds: 5
+configs: {tuned: {}}
+methods:
+  ora-cvar: {name: ORA, algo: ora_iqn, hyperparams: {n_heads: 4}}
+  composite: {name: Composite, algo: ora_iqn, hyperparams: {n_heads: 2}}
+  art: {name: ART, algo: art_iqn}
+report:
+  window: 2
+  effects: {CartPole-v1: {art: 0.5}}
+"""
+ONE_ENVIRONMENT = TEXT.replace("  or_gym/Knapsack-v1: {tests: {near: {}, far: {}}}\n", "")
+LEVELS = {"ora-cvar": 30.0, "composite": 20.0, "art": 25.0}
+
+
+@pytest.fixture
+def study(tmp_path):
+    return write_study(tmp_path, TEXT)
+
+
+def fill(study, cells=None, **kwargs):
+    """Complete cells, with levels that depend on method and seed."""
+    for cell in study.cells() if cells is None else cells:
+        write_cell(cell, level=LEVELS[cell.method.label] + 3 * cell.seed, **kwargs)
+
+
+def items(page):
+    """Names of what a report consists of, with the kinds of files of each."""
+    found = {}
+    for path in page.parent.iterdir():
+        found.setdefault(path.name.rsplit(".", 1)[0], set()).add(path.suffix)
+    return found
+
+
+# Numbers
+
+
+def test_training_curve(study):
+    """By hand: episodes end at 100, 200 and 400 with 1, 3 and 8; means of two are 1, 2 and 5.5, the last until the end."""
+    (cell,) = study.cells(["art"])[:1]
+    write_cell(cell, episodes=[[100, 1], [200, 3], [400, 8]], n_timesteps=500)
+    (run,), _ = read_runs(study)
+    curve = training_curve(run, np.array([50, 100, 150, 200, 300, 400, 450, 500, 501]), window=2)
+    assert curve == pytest.approx([np.nan, 1, 1.5, 2, 3.75, 5.5, 5.5, 5.5, np.nan], nan_ok=True, abs=1e-9)
+    table = seed_table([run], window=2)
+    pieces = (1 + 2) / 2 * 100 + (2 + 5.5) / 2 * 200 + 5.5 * 100  # from 100 to 500
+    assert table["training"].item() == pytest.approx(pieces / 400, abs=1e-9)
+    assert table["test: test"].item() == pytest.approx(run.final["return"].mean(), abs=1e-9)
+
+
+def test_summary(study):
+    fill(study)
+    runs, _ = read_runs(study)
+    seeds = seed_table(runs, 2)
+    table = summary_table(seeds).set_index(["environment", "quantity", "method"])
+    assert len(table) == 3 * (2 + 3)  # training and one test; training and two tests
+    values = np.array([run.final["return"].mean() for run in runs if (run.env, run.label) == ("CartPole-v1", "art")])
+    row = table.loc[("CartPole-v1", "test: test", "art")]
+    assert row["iqm"] == pytest.approx(stats.trim_mean(values, 0.25), abs=1e-9)
+    assert (row["mean"], row["worst"]) == pytest.approx((values.mean(), values.min()), abs=1e-9)
+    assert row["iqm_low"] <= row["iqm"] <= row["iqm_high"] and row["seeds"] == 5 and row["claim"]
+
+
+def test_effects(study):
+    fill(study)
+    runs, _ = read_runs(study)
+    seeds = seed_table(runs, 2)
+    table = effect_table(runs, seeds, "ora-cvar", {"CartPole-v1": {"art": 0.5}})
+    assert len(table) == 2 * (2 + 3)
+    training = table[table["quantity"] == "training"].reset_index(drop=True)
+    for row in training.itertuples():
+        mine, theirs = (
+            seeds.loc[(seeds["environment"] == row.environment) & (seeds["method"] == label), "training"]
+            for label in ("ora-cvar", row.method)
+        )
+        expected = stats.mannwhitneyu(mine, theirs, method="exact")
+        assert (row.u, row.p) == (expected.statistic, pytest.approx(expected.pvalue, abs=1e-9))
+        assert row.r == pytest.approx(2 * expected.statistic / 25 - 1, abs=1e-9)
+        pooled = [
+            np.concatenate([run.episodes["return"] for run in runs if (run.env, run.label) == (row.environment, label)])
+            for label in ("ora-cvar", row.method)
+        ]
+        u = stats.mannwhitneyu(*pooled).statistic
+        assert row.r_episodes == pytest.approx(2 * u / len(pooled[0]) / len(pooled[1]) - 1, abs=1e-9)
+    order = np.argsort(training["p"].to_numpy())
+    by_hand = np.maximum.accumulate(training["p"].to_numpy()[order] * [4, 3, 2, 1]).clip(max=1)
+    assert training["p_holm"].to_numpy()[order] == pytest.approx(by_hand, abs=1e-9)
+    assert training["r_paper"].tolist() == pytest.approx([np.nan, 0.5, np.nan, np.nan], nan_ok=True)
+    tests = table[table["quantity"] != "training"]
+    assert tests["r_paper"].isna().all()
+
+
+def test_outcomes(study):
+    cells = [cell for cell in study.cells(["art"]) if cell.environment.env_id == "CartPole-v1"]
+    for cell, outcomes in zip(cells, (("hit",), ("hit", "miss"), ("lost",), ("lost",), ("lost",)), strict=True):
+        write_cell(cell, outcomes=outcomes)
+    runs, _ = read_runs(study)
+    (row,) = outcome_table(runs, {"won": "hit", "missed": "miss"}, {"art": {"test": [88, 5]}}).to_dict("records")
+    assert (row["won"], row["missed"], row["won_paper"], row["missed_paper"], row["seeds"]) == (30, 10, 88, 5, 5)
+    assert 0 <= row["won_low"] <= 30 <= row["won_high"] <= 100
+
+
+def test_cost(study):
+    cells = [cell for cell in study.cells(["ora-cvar"]) if cell.environment.env_id == "CartPole-v1"]
+    for cell, seconds, memory in zip(cells, (1, 2, 3, 4, 100), (5, 6, 7, 8, None), strict=True):
+        write_cell(cell, train_seconds=seconds, peak_memory_mb=memory, n_timesteps=500)
+    (row,) = cost_table(read_runs(study)[0]).to_dict("records")
+    assert (row["n_heads"], row["train_seconds"], row["seconds_per_1000_steps"], row["peak_memory_mb"]) == (4, 3, 6, 6.5)
+
+
+def test_markdown():
+    table = pd.DataFrame({"a": ["x", "y"], "b": [0.123456, np.nan], "c": [True, False], "d": [123456.7, 3]})
+    assert (
+        markdown(table) == "| a | b | c | d |\n| --- | --- | --- | --- |\n| x | 0.1235 | yes | 123457 |\n| y |  | no | 3 |\n"
+    )
+
+
+# The whole report
+
+
+def test_everything_is_drawn(study):
+    fill(study, references={"DP optimum": 60.0})
+    page = write_report(study, study.root / "report")
+    found = items(page)
+    tables, pictures = {".csv", ".md"}, {".csv", ".md", ".png", ".svg"}
+    expected = {name: tables for name in ("seeds", "summary", "effects", "cost")} | {"report": {".md"}}
+    for env, tests in (("CartPole-v1", ["test"]), ("or_gym-Knapsack-v1", ["near", "far"])):
+        names = [f"training_all_{env}", f"risk_{env}", f"effects_training_{env}"]
+        names += [f"{kind}_{test}_{env}" for kind in ("test", "profile") for test in tests]
+        names += [f"effects_test-{test}_{env}" for test in tests]
+        expected |= dict.fromkeys(names, pictures)
+    assert found == expected
+    text = page.read_text()
+    for target in re.findall(r"\]\((.*?)\)", text):
+        assert (page.parent / target).stat().st_size > 0
+    assert "not a claim" not in text and text.startswith("# A study: configuration 'tuned'")
+    curve = pd.read_csv(page.parent / "training_all_CartPole-v1.csv")
+    assert curve.groupby("method")["step"].count().tolist() == [200] * 3
+    assert (curve["low"].dropna() <= curve["mean"].dropna()).all() and curve["seeds"].max() == 5
+    assert pd.read_csv(page.parent / "test_test_CartPole-v1.csv")["line: DP optimum"].tolist() == [60] * 3
+
+
+def test_gaps_give_notes(study):
+    """One seed, runs of unequal length, a missing method, a run without episodes, one with other settings."""
+    ora, other, empty, changed, *_ = [
+        cell for cell in study.cells() if cell.environment.env_id == "CartPole-v1" and cell.method.label != "art"
+    ]
+    fill(study, [ora])
+    fill(study, [other], n_timesteps=600)
+    write_cell(empty, episodes=np.empty((0, 2)), risk=False, versions={"sb3_ora": "1"})
+    write_cell(changed, settings={})
+    page = write_report(study, study.root / "report")
+    text = page.read_text()
+    assert "- CartPole-v1: runs have unequal lengths, 600, 1,000 steps." in text
+    assert "- CartPole-v1, ORA: 2 seeds, not a claim." in text and "- CartPole-v1, Composite: 1 seed, not a claim." in text
+    assert "- CartPole-v1, ORA: the seeds have 2 different versions." in text
+    assert "- CartPole-v1, ART: 5 of the 5 runs are left out, missing." in text
+    assert "- CartPole-v1, Composite: 1 of the 5 runs is left out, changed." in text
+    assert "training_all_CartPole-v1.png" in text and "Knapsack-v1.png" not in text
+
+
+def test_nothing_and_no_reference(tmp_path):
+    study = write_study(tmp_path, ONE_ENVIRONMENT)
+    page = write_report(study, study.root / "report")
+    assert "There is nothing to show yet." in page.read_text()
+    fill(study, study.cells(["art"]))
+    page = write_report(study, study.root / "report")
+    assert "No effect sizes: they need runs of ora-cvar and of another method." in page.read_text()
+    assert not items(page).keys() & {"effects", "risk_CartPole-v1"}
+
+
+def test_groups_cost_and_outcomes(tmp_path):
+    options = "\n  figures: {one: [art], two: [art, ora-cvar]}\n  cost: true\n  outcomes: {won: hit}"
+    study = write_study(tmp_path, ONE_ENVIRONMENT.replace("window: 2", "window: 2" + options))
+    fill(study, outcomes=("hit", "miss"))
+    found = items(write_report(study, study.root / "report"))
+    assert {"training_one_CartPole-v1", "training_two_CartPole-v1", "cost_CartPole-v1", "outcomes"} <= found.keys()
+    assert "training_all_CartPole-v1" not in found
+    costs = pd.read_csv(study.root / "report" / "cost_CartPole-v1.csv")
+    assert costs["method"].tolist() == ["composite", "ora-cvar", "art"]  # by their heads, then those without
+    curves = pd.read_csv(study.root / "report" / "training_one_CartPole-v1.csv")
+    assert set(curves["method"]) == {"art"}
+
+
+def test_faults_in_options(tmp_path):
+    for text, message in (
+        ("window: 0", "report.window must be an integer of at least 1, got 0"),
+        ("windows: 2", "each key of report must be one of .*, got 'windows'"),
+        ("figures: {one: [dqn]}", "each label of report.figures.one must be one of .*, got 'dqn'"),
+    ):
+        study = write_study(tmp_path, TEXT.replace("window: 2", text))
+        with pytest.raises(ValueError, match=message):
+            read_options(study)
+
+
+# Looks
+
+
+def test_styles_differ_without_colour():
+    lines = [(style.line, style.marker) for style in STYLES.values()]
+    assert len(set(lines)) == len(lines)
+    assert len({style.hatch for style in STYLES.values()}) == len(STYLES)
+
+
+def test_a_style_belongs_to_a_label():
+    assert style_of("art") is STYLES["art"]
+    unknown = [style_of(f"method {number}") for number in range(8)]
+    assert unknown == [style_of(f"method {number}") for number in range(8)] and len(set(unknown)) == 8
+
+
+def test_lines_are_drawn_in_their_style(study):
+    """The same method looks the same in figures with other methods around it."""
+    fill(study)
+    runs, _ = read_runs(study)
+    names = {run.label: run.cell.method.name for run in runs}
+    here = [run for run in runs if run.env == "CartPole-v1"]
+    for labels in itertools.permutations(LEVELS):
+        shown = [run for label in labels for run in here if run.label == label]
+        figure, _ = figures.training_figure(shown, names, 2, "title")
+        for line, label in zip(figure.axes[0].lines, labels, strict=True):
+            style = STYLES[label]
+            assert to_rgb(line.get_color()) == to_rgb(style.color) and line.get_marker() == style.marker
+            assert line.get_label() == f"{names[label]} (5)"
+        assert figure.get_size_inches()[0] == figures.WIDTH
+
+
+def test_a_figure_is_the_same_file_each_time(study, tmp_path):
+    fill(study, study.cells(["art"]))
+    runs = [run for run in read_runs(study)[0] if run.env == "CartPole-v1"]
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        figures.save(figures.training_figure(runs, {"art": "ART"}, 2, "title")[0], tmp_path / name, "a")
+    for kind in ("png", "svg"):
+        assert (tmp_path / "first" / f"a.{kind}").read_bytes() == (tmp_path / "second" / f"a.{kind}").read_bytes()
+
+
+def test_band_of_the_figure(study):
+    """Against numpy's quantiles of curves interpolated one by one."""
+    fill(study)
+    runs = [run for run in read_runs(study)[0] if (run.env, run.label) == ("CartPole-v1", "art")]
+    _, table = figures.training_figure(runs, {"art": "ART"}, 1, "title")
+    steps = table["step"].to_numpy()
+    values = np.stack([np.interp(steps, run.episodes["step"], run.episodes["return"]) for run in runs])
+    known = steps >= 20  # the first episode's end
+    assert table["low"].to_numpy()[known] == pytest.approx(np.quantile(values, 0.05, axis=0)[known], abs=1e-9)
+    assert table["high"].to_numpy()[known] == pytest.approx(np.quantile(values, 0.95, axis=0)[known], abs=1e-9)
+    assert table["mean"].isna().to_numpy().tolist() == (~known).tolist()
+
+
+def test_the_report_of_other_seeds(study):
+    fill(study)
+    runs, notes = read_runs(load_study(study.path, output=study.root.parent, seeds=2), ["art"])
+    assert len(runs) == 4 and {run.cell.seed for run in runs} == {1, 2}
+    assert notes == [f"{env}, ART: 2 seeds, not a claim." for env in ("CartPole-v1", "or_gym/Knapsack-v1")]

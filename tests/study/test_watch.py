@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+from stable_baselines3.common.callbacks import ConvertCallback
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from sb3_ora import IQN, ORAIQN
+from sb3_ora.study.watch import Watch, greedy_episodes
+from tests.tiny import tiny
+from tests.toy_envs import Scripted
+
+
+class Drawn(Scripted):
+    """An episode's length and return are drawn at its reset; the outcome tells them apart."""
+
+    def reset(self, seed=None, options=None):
+        result = super().reset(seed=seed)
+        self.length, self.pay = int(self.np_random.integers(1, 9)), float(self.np_random.integers(100))
+        return result
+
+    def step(self, action):
+        self.np_random.random(int(action) + 1)  # so that a later reset depends on what was done
+        observation, *_ = super().step(action)
+        done = self.t == self.length
+        return observation, self.pay * done, done, False, {"outcome": f"{self.pay:.0f}", "is_success": True}
+
+
+def drawn(seed):
+    """What an environment with this seed gives."""
+    env = Drawn()
+    env.reset(seed=seed)
+    return [env.pay, env.length, f"{env.pay:.0f}"]
+
+
+@pytest.mark.parametrize("n_envs", [1, 3, 10])
+def test_each_episode_has_its_own_seed(n_envs):
+    env = DummyVecEnv([lambda: Monitor(Drawn())] * n_envs)
+    rows = greedy_episodes(tiny(IQN, Drawn()), env, 7, seed=50)
+    assert rows == [drawn(50 + number) for number in range(7)]
+
+
+def test_outcome_without_one():
+    class Plain(Scripted):
+        def step(self, action):
+            *result, _ = super().step(action)
+            return *result, {"is_success": self.episode > 0}
+
+    env = DummyVecEnv([lambda: Monitor(Plain(lengths=(2,)))])
+    assert greedy_episodes(tiny(IQN, Plain()), env, 2, 0) == [[2, 2, ""], [2, 2, "success"]]
+
+
+def test_training_episodes():
+    """Two environments in step, episodes of 3 and 5 steps that pay 1 a step: the steps at which they end are known."""
+    env = DummyVecEnv([lambda: Monitor(Scripted((3,))), lambda: Monitor(Scripted((5,)))])
+    watch = Watch(10)
+    tiny(IQN, env, learning_starts=1000).learn(30, callback=watch)
+    expected = sorted([[2 * step, 3, 3] for step in (3, 6, 9, 12, 15)] + [[2 * step, 5, 5] for step in (5, 10, 15)])
+    assert watch.episodes == expected and watch.risk == []
+
+
+def test_risk_of_an_ensemble():
+    """Rows are means over 7 steps, the last one over the rest; the test keeps every step itself."""
+    watch, kept = Watch(7), []
+    model = tiny(ORAIQN, Scripted((5,)), risk_scope="global", eta=0.1)
+
+    def keep(local, _):
+        if model._acting is not None:
+            kept.append([model._acting_alphas.mean(), (model._acting_alphas < 1).mean(), model.adapter.ltv])
+        return True
+
+    model.learn(68, callback=[watch, ConvertCallback(keep)])
+    rows = np.array(watch.risk, dtype=float)
+    assert rows[:, 0].tolist() == [21, 28, 35, 42, 49, 56, 63, 68]
+    kept = np.array(kept)  # steps 21 to 68
+    assert len(kept) == 48 and kept[:, 0].min() < 1
+    means = [kept[0], *kept[1:43].reshape(6, 7, 3).mean(axis=1), kept[43:].mean(axis=0)]
+    assert rows[:, 1:] == pytest.approx(np.array(means), rel=1e-5)
