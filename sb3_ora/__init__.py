@@ -1,5 +1,6 @@
 """Implicit quantile networks for Stable-Baselines3 whose risk attitude adapts online."""
 
+import sb3_ora.envs  # noqa: F401, registers them
 from sb3_ora.art_iqn import ARTIQN
 from sb3_ora.iqn import IQN
 from sb3_ora.ora_iqn import ORAIQN
