@@ -26,7 +26,6 @@ class ShowRiskLevel(gym.Wrapper):
         if not hasattr(env.unwrapped, "risk_level"):
             raise ValueError(f"env must have an attribute risk_level, as NanoDroneEnv has, got {env.unwrapped!r}")
         self.model, self.vec_normalize = model, vec_normalize
-        self._observation: Any = None
 
     def level(self, observation: np.ndarray, previous_action: int) -> float:
         """
@@ -47,7 +46,6 @@ class ShowRiskLevel(gym.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.unwrapped.risk_level = None  # type: ignore[attr-defined]
         observation, info = self.env.reset(seed=seed, options=options)
-        self._observation, self._previous = observation, NO_ACTION
         self.unwrapped.risk_level = self.level(observation, NO_ACTION)  # type: ignore[attr-defined]
         return observation, info
 
