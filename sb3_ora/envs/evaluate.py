@@ -80,7 +80,9 @@ def evaluate(
     n_layouts = check_integer("n_layouts", n_layouts)
     env = NanoDroneVecEnv(n_layouts, density, **{"mode": "eval", **env_kwargs})
     if getattr(model, "observation_space", env.observation_space).shape != env.observation_space.shape:
-        raise ValueError(f"model was trained on {model.observation_space}, but flies with {env.observation_space}: see obs_mode")
+        raise ValueError(
+            f"model was trained on {model.observation_space}, but flies with {env.observation_space}: see obs_mode"
+        )
     env.seed(seed)
     observations: Any = env.reset()
     outcomes = np.full(n_layouts, "", dtype="<U9")
@@ -147,11 +149,12 @@ def write_csv(table: Sequence[dict[str, float]], path: Path) -> None:
         writer.writerows(table)
 
 
-def load_model(algo: str, path: Path) -> BaseAlgorithm:
+def load_model(algo: str, path: Path, device: str = "auto") -> BaseAlgorithm:
     """
     :param algo: name of an algorithm that rl-zoo3 knows
     :param path: saved model
-    :return: the model, on the CPU
+    :param device: where it runs
+    :return: the model
     :raises ValueError: if there is no such algorithm
     """
     from rl_zoo3.utils import ALGOS  # slow to import
@@ -161,7 +164,7 @@ def load_model(algo: str, path: Path) -> BaseAlgorithm:
     register()
     if algo not in ALGOS:
         raise ValueError(f"algo must be one of {', '.join(ALGOS)}, got {algo!r}")
-    return ALGOS[algo].load(path, device="cpu")
+    return ALGOS[algo].load(path, device=device)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -177,12 +180,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--obs-mode", default="position", help="observation the model was trained with")
     parser.add_argument("--normalize", action="store_true", help="whether the model was trained with normalize=True")
     parser.add_argument("--safe-start", action="store_true", help="no obstacle at the start")
+    parser.add_argument("--device", default="auto", help="where the model runs: cpu, cuda, ...")
     parser.add_argument("--csv", type=Path, help="file for the table")
     args = parser.parse_args(arguments)
 
     names = ("max_steps", "ranger_noise", "obs_mode", "normalize", "safe_start")
     env_kwargs = {name: getattr(args, name) for name in names}
-    model, vec_normalize = load_model(args.algo, args.model), None
+    model, vec_normalize = load_model(args.algo, args.model, args.device), None
     if args.vecnormalize is not None:
         vec_normalize = VecNormalize.load(str(args.vecnormalize), NanoDroneVecEnv(1, **env_kwargs))
     table = rows([evaluate(model, n, args.layouts, args.seed, vec_normalize, **env_kwargs) for n in args.densities])

@@ -92,7 +92,8 @@ def test_levels_and_weights_are_those_of_the_bandit(lengths, sign, direction):
 def published(tcvs, learning_rate=2.0, skipped=1):
     """
     Levels of the published controller before each step: windows of 5, sums of the tail variances, the first sum is never
-    stored (it is in the flight script, skipped=0), both weights move; level = (e^w1 + S / 9) / (10 S / 9) with S = e^w0 + e^w1.
+    stored (it is in the flight script, skipped=0), both weights move;
+    level = (e^w1 + S / 9) / (10 S / 9) with S = e^w0 + e^w1.
     """
     averse, neutral, stored = -3.0, 3.0, 0.0
     window, errors, levels = deque(maxlen=5), deque(maxlen=5), []
