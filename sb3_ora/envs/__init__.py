@@ -3,8 +3,9 @@
 from gymnasium.envs.registration import register
 
 from sb3_ora.envs.nano_drone import NanoDroneEnv, NanoDroneVecEnv, NanoDroneVectorEnv
+from sb3_ora.envs.show_risk import ShowRiskLevel
 
-__all__ = ["NanoDroneEnv", "NanoDroneVecEnv", "NanoDroneVectorEnv"]
+__all__ = ["NanoDroneEnv", "NanoDroneVecEnv", "NanoDroneVectorEnv", "ShowRiskLevel"]
 
 register(
     id="NanoDrone-v0",

@@ -52,9 +52,9 @@ class NanoDroneConfig:
     obs_mode: str = "position"
 
     def __post_init__(self) -> None:
-        check_integer("n_obstacles", self.n_obstacles, 0)
+        for name, minimum in (("n_obstacles", 0), ("max_steps", 1)):
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), minimum))
         check_choice("mode", self.mode, MODES)
-        check_integer("max_steps", self.max_steps)
         check_number("ranger_noise", self.ranger_noise, 0)
         check_choice("obs_mode", self.obs_mode, COLUMNS)
         for name in ("safe_start", "normalize"):

@@ -1,12 +1,13 @@
 """The Nano Drone world of N drones at once; all environments of this package are made of it."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
 from sb3_ora.envs.nano_drone import geometry
-from sb3_ora.envs.nano_drone.config import NOTHING, REACHED, ROBOT_RADIUS, STATE_WIDTH, VELOCITIES, NanoDroneConfig
+from sb3_ora.envs.nano_drone.config import MAX_RANGE, NOTHING, REACHED, ROBOT_RADIUS, STATE_WIDTH, VELOCITIES, NanoDroneConfig
 from sb3_ora.envs.nano_drone.layouts import (
     EVALUATION_START,
     FIXED_OBSTACLES,
@@ -59,8 +60,9 @@ class NanoDroneCore:
     def __init__(self, n_drones: int, config: NanoDroneConfig, compiled: bool | None = None):
         self.n_drones, self.config = n_drones, config
         self.backend = load_backend(compiled)
-        n_places = 1 + {"eval": 1, "first": 1, "fixed": 0}.get(config.mode, 2) * int(config.n_obstacles)
-        self.edges = np.full((2, 2 * max(n_places, 1 + len(FIXED_OBSTACLES) * (config.mode == "fixed")), n_drones), NOWHERE)
+        most = {"eval": config.n_obstacles, "first": config.n_obstacles, "fixed": len(FIXED_OBSTACLES)}
+        n_places = 1 + most.get(config.mode, 2 * config.n_obstacles)
+        self.edges = np.full((2, 2 * n_places, n_drones), NOWHERE)
         self.obstacles: list[np.ndarray] = [np.empty((0, 4))] * n_drones
         self.generators: list[np.random.Generator | None] = [None] * n_drones
         self.goals = np.zeros((n_drones, 2))
@@ -71,6 +73,7 @@ class NanoDroneCore:
         self.clearances = np.zeros(n_drones)
         self.noisy = config.ranger_noise > 0
         self.noise = np.zeros((n_drones, NOISE_BLOCK, 4))
+        self._quiet_steps = 0  # for which no drone needs new noise
         self.successes = np.zeros(n_drones, dtype=np.int64)
         self.episodes = np.zeros(n_drones, dtype=np.int64)
         self.advanced = np.zeros(n_drones, dtype=bool)  # whether the curriculum has reached its second stage
@@ -93,42 +96,52 @@ class NanoDroneCore:
         :param generator: its source of random numbers, until the next reset
         :param layout: what the user has fixed
         """
-        config, stage = self.config, self.stage(drone)
-        drawn = draw_obstacles(generator, config, stage) if layout.obstacles is None else layout.obstacles
-        self._place(drone, drawn)
-        edges = np.ascontiguousarray(self.edges[:, :, drone])
-        if layout.start is not None:
-            start: Any = layout.start
-        else:
-            start = EVALUATION_START if stage == "eval" else draw_start(generator, edges, self.backend.sense)
-        self.goals[drone] = draw_goal(generator) if layout.goal is None else layout.goal
-        self.generators[drone], self.obstacles[drone] = generator, drawn
-        self.steps[drone], self.outcomes[drone], self.rewards[drone] = 0, NOTHING, 0.0
+        stage, sense = self.stage(drone), self.backend.sense
+        self.generators[drone] = generator
+        obstacles = draw_obstacles(generator, self.config, stage) if layout.obstacles is None else layout.obstacles
+        self._place(drone, obstacles)
+        edges = np.ascontiguousarray(self.edges[:, :, drone, None])  # (2, 2 M, 1)
+        start, goal = layout.start, layout.goal
+        if start is None:
+            start = EVALUATION_START if stage == "eval" else draw_start(generator, edges, sense)
+        if goal is None:
+            goal = draw_goal(generator)
+        self.goals[drone] = goal
         if self.noisy:
             self._draw_noise(drone)
+            self._quiet_steps = min(self._quiet_steps, NOISE_BLOCK - 1)
 
-        row = self.state[drone]
-        row[:2], row[2:4] = start, 0.0
-        sensed = self.backend.sense(edges[:, :, None], row[None, :2])[0]
-        to_x, to_y = self.goals[drone] - row[:2]
-        row[4] = np.sqrt(to_x * to_x + to_y * to_y)
-        row[5:] = np.clip(sensed[1:] + self.noise[drone, 0], 0.0, 4.0)
-        self.clearances[drone] = sensed[0] - ROBOT_RADIUS
+        distance, *ranges = sense(edges, start[None])[0].tolist()
+        (x, y), (goal_x, goal_y) = start.tolist(), goal.tolist()
+        to_x, to_y = goal_x - x, goal_y - y
+        noisy = [
+            min(max(true + error, 0.0), MAX_RANGE) for true, error in zip(ranges, self.noise[drone, 0].tolist(), strict=True)
+        ]
+        self.state[drone] = (x, y, 0.0, 0.0, sqrt(to_x * to_x + to_y * to_y), *noisy)
+        self.steps[drone], self.outcomes[drone], self.rewards[drone] = 0, NOTHING, 0.0
+        self.clearances[drone] = distance - ROBOT_RADIUS
 
     def _place(self, drone: int, obstacles: np.ndarray) -> None:
-        n_places = self.edges.shape[1] // 2
-        if len(obstacles) >= n_places:  # more than the mode ever draws
-            more = np.full((2, 2, len(obstacles) + 1 - n_places, self.n_drones), NOWHERE)
+        n, n_places = len(obstacles), self.edges.shape[1] // 2
+        if n >= n_places:  # more than the mode ever draws
+            more = np.full((2, 2, n + 1 - n_places, self.n_drones), NOWHERE)
             sides = self.edges.reshape(2, 2, n_places, self.n_drones)
             self.edges = np.concatenate([sides, more], axis=2).reshape(2, -1, self.n_drones)
-            n_places = self.edges.shape[1] // 2
-        self.edges[:, :, drone] = rectangle_edges(obstacles, n_places)
+        rectangle_edges(obstacles, self.edges[:, :, drone])
+        self.obstacles[drone] = obstacles
 
     def _draw_noise(self, drone: int) -> None:
         generator = self.generators[drone]
         assert generator is not None
         generator.standard_normal(out=self.noise[drone])
         self.noise[drone] *= self.config.ranger_noise
+
+    def _renew_noise(self) -> None:
+        """Draw noise where it is used up, except for what flies on after its end, and count the steps until the next time."""
+        left = NOISE_BLOCK - 1 - self.steps % NOISE_BLOCK
+        for drone in np.flatnonzero((left == 0) & (self.outcomes < REACHED)):
+            self._draw_noise(drone)
+        self._quiet_steps = int(np.where(left == 0, NOISE_BLOCK, left).min())
 
     def step(self, actions: np.ndarray) -> None:
         """
@@ -138,9 +151,9 @@ class NanoDroneCore:
         :raises ValueError: if there is no such action
         """
         if self.noisy:
-            ending = self.steps % NOISE_BLOCK == NOISE_BLOCK - 1
-            for drone in np.flatnonzero(ending & (self.outcomes < REACHED)):  # what flies on after its end draws no numbers
-                self._draw_noise(drone)
+            if self._quiet_steps == 0:
+                self._renew_noise()
+            self._quiet_steps -= 1
         integers = actions.shape == (self.n_drones,) and np.issubdtype(actions.dtype, np.integer)
         moved = integers and self.backend.step(
             actions.astype(np.int64, copy=False),

@@ -7,9 +7,8 @@ import numpy as np
 
 from sb3_ora.envs.nano_drone.config import HALF_WIDTH, ROBOT_RADIUS, START_CLEARANCE, NanoDroneConfig
 
-WORLD = np.array([[-HALF_WIDTH, HALF_WIDTH], [-HALF_WIDTH, HALF_WIDTH]])  # left and right, lower and upper edge
 NOWHERE = 1e6  # of unused rectangles
-EVALUATION_START = (0.0, -3.0)
+EVALUATION_START = np.array([0.0, -3.0])
 # Lower limits and widths of the uniform distributions
 _OBSTACLE = np.array([-3.5, -3.0, 0.4, 0.2]), np.array([7.0, 4.5, 0.6, 0.6])  # cx, cy, wx, wy
 _START = np.array([-2.0, -3.5]), np.array([4.0, 7.0])
@@ -89,18 +88,18 @@ def _check_point(name: str, value: Any) -> np.ndarray:
     return point
 
 
-def rectangle_edges(obstacles: np.ndarray, n_places: int) -> np.ndarray:
+def rectangle_edges(obstacles: np.ndarray, edges: np.ndarray) -> None:
     """
     :param obstacles: cx, cy, wx, wy (n, 4)
-    :param n_places: number of rectangles M, at least n + 1
-    :return: edges of the world, of the obstacles, and of rectangles far away (2, 2 M), see ``geometry.py``
+    :param edges: replaced by those of the world, of the obstacles, and of rectangles far away (2, 2 M), M at least n + 1;
+        see ``geometry.py``
     """
-    edges = np.full((2, 2, n_places), NOWHERE)  # x and y, lower and upper
-    edges[:, :, 0] = WORLD
+    n, n_places = len(obstacles), edges.shape[1] // 2
+    lower, upper = edges[:, :n_places], edges[:, n_places:]
     centres, halves = obstacles[:, :2].T, obstacles[:, 2:].T / 2
-    edges[:, 0, 1 : len(obstacles) + 1] = centres - halves
-    edges[:, 1, 1 : len(obstacles) + 1] = centres + halves
-    return edges.reshape(2, -1)
+    lower[:, 0], upper[:, 0] = -HALF_WIDTH, HALF_WIDTH
+    lower[:, 1 : n + 1], upper[:, 1 : n + 1] = centres - halves, centres + halves
+    lower[:, n + 1 :] = upper[:, n + 1 :] = NOWHERE
 
 
 def draw_obstacles(generator: np.random.Generator, config: NanoDroneConfig, stage: str) -> np.ndarray:
@@ -110,21 +109,21 @@ def draw_obstacles(generator: np.random.Generator, config: NanoDroneConfig, stag
     :param stage: "first", "second", "eval" or "fixed"
     :return: cx, cy, wx, wy (n, 4)
     """
-    n = int(config.n_obstacles)
+    n = config.n_obstacles
     if stage == "fixed":
         return FIXED_OBSTACLES
     if stage == "first":
         n = int(generator.integers(0, n, endpoint=True))
     elif stage == "second":
         n = int(generator.integers(n, 2 * n, endpoint=True))
-    obstacles = _uniform(generator, _OBSTACLE, n)
+    obstacles = _uniform(generator, _OBSTACLE, (n, 4))
     while stage == "eval" and config.safe_start and (blocking := _blocks_evaluation_start(obstacles)).any():
-        obstacles[blocking] = _uniform(generator, _OBSTACLE, int(blocking.sum()))
+        obstacles[blocking] = _uniform(generator, _OBSTACLE, (int(blocking.sum()), 4))
     return obstacles
 
 
-def _uniform(generator: np.random.Generator, limits: tuple[np.ndarray, np.ndarray], n: int) -> np.ndarray:
-    return limits[0] + limits[1] * generator.random((n, len(limits[0])))
+def _uniform(generator: np.random.Generator, limits: tuple[np.ndarray, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    return limits[0] + limits[1] * generator.random(shape)
 
 
 def _blocks_evaluation_start(obstacles: np.ndarray) -> np.ndarray:
@@ -136,14 +135,14 @@ def _blocks_evaluation_start(obstacles: np.ndarray) -> np.ndarray:
 def draw_start(generator: np.random.Generator, edges: np.ndarray, sense: Sense) -> np.ndarray:
     """
     :param generator: source of random numbers
-    :param edges: the rectangles (2, 2 M)
+    :param edges: the rectangles (2, 2 M, 1)
     :param sense: ``geometry.sense``, or what does the same
     :return: a point more than a metre from every edge (2,)
     :raises ValueError: if none was found
     """
     for _ in range(_MOST_BATCHES):
-        points = _uniform(generator, _START, _BATCH)
-        free = sense(edges[:, :, None], points)[:, 0] - START_CLEARANCE > 0
+        points = _uniform(generator, _START, (_BATCH, 2))
+        free = sense(edges, points)[:, 0] - START_CLEARANCE > 0
         if free.any():
             return points[free.argmax()]
     raise ValueError(f"no start is {START_CLEARANCE:g} m from all of options['obstacles']: give options['start'] too")
@@ -154,4 +153,4 @@ def draw_goal(generator: np.random.Generator) -> np.ndarray:
     :param generator: source of random numbers
     :return: the goal (2,)
     """
-    return _uniform(generator, _GOAL, 1)[0]
+    return _uniform(generator, _GOAL, (2,))
