@@ -59,7 +59,7 @@ def arrays(compiled: bool | None, resets: bool) -> Loop:
             core.step(actions[i % 256])
             core.observations()
             if resets:
-                for drone in np.flatnonzero(core.outcomes >= REACHED):
+                for drone in np.flatnonzero(core.outcomes >= REACHED).tolist():
                     core.reset(drone, generators[drone], Layout())
 
     return loop

@@ -99,9 +99,9 @@ class EWAFAdapter(RiskAdapter):
                 f"got signal={self.signal!r} and risk_levels={options['risk_levels']!r}"
             )
         low, high = float(self.arms.min()), float(self.arms.max())
-        self.controllers = [
-            PublishedARTController(low, high, learning_rate, script=script) for _ in range(n_envs if script is not None else 0)
-        ]
+        self.controllers: list[PublishedARTController] = []
+        if script is not None:
+            self.controllers = [PublishedARTController(low, high, learning_rate, script=script) for _ in range(n_envs)]
         self.bandit = EWAF(len(self.arms), learning_rate, decay, seed=self.model.seed)
         self.feedback: list[float] = []
         self.last_return: float | None = None

@@ -139,7 +139,7 @@ class NanoDroneCore:
     def _renew_noise(self) -> None:
         """Draw noise where it is used up, except for what flies on after its end, and count the steps until the next time."""
         left = NOISE_BLOCK - 1 - self.steps % NOISE_BLOCK
-        for drone in np.flatnonzero((left == 0) & (self.outcomes < REACHED)):
+        for drone in np.flatnonzero((left == 0) & (self.outcomes < REACHED)).tolist():
             self._draw_noise(drone)
         self._quiet_steps = int(np.where(left == 0, NOISE_BLOCK, left).min())
 

@@ -115,7 +115,7 @@ class NanoDroneEnv(gym.Env[np.ndarray, np.int64]):
         if self.render_mode == "human":
             self.render()
 
-    def render(self) -> np.ndarray | None:  # type: ignore[override]
+    def render(self) -> np.ndarray | None:
         """
         :return: the picture (600, 600, 3) with ``render_mode="rgb_array"``
         """

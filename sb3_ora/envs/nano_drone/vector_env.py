@@ -13,7 +13,7 @@ from sb3_ora.envs.nano_drone.config import COLLISION, OUTCOMES, REACHED, TIMEOUT
 from sb3_ora.envs.nano_drone.core import NanoDroneCore
 from sb3_ora.envs.nano_drone.layouts import check_options
 
-_NAMES = np.array(OUTCOMES, dtype=object)
+_NAMES = np.array([*OUTCOMES, None], dtype=object)
 # From Gymnasium 1.1 on, environments say when they begin the next episode; before, this was the only way
 _NEXT_STEP = {} if not hasattr(gym.vector, "AutoresetMode") else {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
 
@@ -118,7 +118,7 @@ class NanoDroneVectorEnv(gym.vector.VectorEnv):
             return {}
         outcomes = self.core.outcomes
         return {
-            "outcome": np.where(stepped, _NAMES[outcomes], None),
+            "outcome": _NAMES[np.where(stepped, outcomes, len(OUTCOMES))],
             "_outcome": stepped,
             "is_success": stepped & (outcomes == REACHED),
             "_is_success": stepped.copy(),
