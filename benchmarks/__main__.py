@@ -1,9 +1,12 @@
 """
-Speed of IQN and ORAIQN beside Stable-Baselines3's DQN and sb3-contrib's QR-DQN, on one CPU thread.
+Speed of IQN and ORAIQN beside Stable-Baselines3's DQN and sb3-contrib's QR-DQN, and of environments, on one CPU thread.
 
 ``python -m benchmarks`` prints, for each learner, the median time of a gradient step, and of an environment step on
 CartPole-v1 with its gradient step (that is: action, ``env.step``, replay buffer, gradient step, risk adaptation), and
 the ratios to DQN's. ``--quick`` takes a few seconds.
+
+Then it prints environment steps per second of the Nano Drone in its different forms, and the ratios to CartPole-v1's.
+``--part learners`` and ``--part environments`` leave the other out.
 
 All learners have a batch of 64, two layers of 128 units (ORAIQN: 128, and 10 heads of 64) and Adam; QR-DQN has as many
 quantiles as IQN acts on (32). They take turns, so that a busy machine slows all of them alike.
@@ -23,6 +26,7 @@ from sb3_contrib import QRDQN
 from stable_baselines3 import DQN
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from benchmarks.environments import print_environments
 from sb3_ora import IQN, ORAIQN
 
 BATCH = 64
@@ -93,18 +97,29 @@ def measure(run: Run, models: list[OffPolicyAlgorithm], n: int, rounds: int) -> 
     return [median(results[1:]) for results in times]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few steps: shows that it works, not how fast")
-    quick = parser.parse_args().quick
+def print_learners(quick: bool) -> None:
+    """
+    :param quick: whether a few steps are enough
+    """
     n, rounds = (20, 3) if quick else (200, 21)
-    th.set_num_threads(1)
     models = [make(name) for name in LEARNERS]
     gradients = measure(gradient_steps, models, n, rounds)
     steps = measure(environment_steps, models, n, rounds)
     print(f"{'':8}{'gradient step':>24}{'environment + gradient step':>30}")
     for name, gradient, step in zip(LEARNERS, gradients, steps, strict=True):
         print(f"{name:8}{gradient:12.0f} us {gradient / gradients[0]:6.2f} x {step:18.0f} us {step / steps[0]:6.2f} x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="few steps: shows that it works, not how fast")
+    parser.add_argument("--part", choices=("learners", "environments"), help="only this part")
+    args = parser.parse_args()
+    th.set_num_threads(1)
+    if args.part != "environments":
+        print_learners(args.quick)
+    if args.part != "learners":
+        print_environments(args.quick)
 
 
 if __name__ == "__main__":

@@ -100,6 +100,21 @@ def test_the_ledge():
     assert results[-1] == (1.0, True, False, {"is_success": True})
 
 
+def test_nano_drone(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    example = load("nano_drone")
+    example.main(["--steps", STEPS, "--layouts", "4", "--output", str(tmp_path / "new")])
+    printed = capsys.readouterr().out
+    assert "success %" in printed and printed.count("[") == 9  # three densities, three ends
+    assert matplotlib.image.imread(tmp_path / "new" / "trajectories.png").std() > 0
+    if find_spec("moviepy") and find_spec("pygame"):
+        assert (tmp_path / "new" / "video" / "nano_drone-episode-0.mp4").stat().st_size > 1000
+    model = ORAIQN.load(tmp_path / "new" / "model.zip")
+    _, positions, outcome = example.fly(model, 0.5, seed=1)
+    assert positions[0].tolist() == [0.0, -3.0] and outcome in ("reached", "collision", "timeout")
+    assert np.abs(np.diff(positions, axis=0)).max() <= 0.1 + 1e-12
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ale_py") is None, reason="needs ale_py: pip install 'sb3_ora[atari]'")
 def test_atari_with_the_zoo(tmp_path):

@@ -11,6 +11,8 @@ from sb3_ora.risk.ewaf import EWAF, PublishedARTController, tail_variance
 from sb3_ora.risk.state import NO_ACTION
 
 SIGNALS = ("tail-variance", "episode-return")
+# Modes, and the published script that each follows
+SCRIPTS = {"sample": None, "published": "simulation", "published-flight": "flight"}
 
 
 class EWAFAdapter(RiskAdapter):
@@ -28,7 +30,8 @@ class EWAFAdapter(RiskAdapter):
     :param risk_levels: the arms, levels of the model's distortion
     :param bandit_lr: step size of the weights
     :param mode: with "tail-variance" only: "sample" draws arms; "published" is the controller of the published ART code,
-        whose level is a weighted mean of two arms and which starts anew in each episode
+        whose level is a weighted mean of two arms and which starts anew in each episode; "published-flight" that of its
+        flight script, which also learns from an episode's first step
     :param sign: with ``mode="sample"``: credit a "falling" variance, or the sign printed in the "paper"
     :param n_variance_quantiles: number N of the quantiles i/N whose lower half gives the variance
     :param feedback_window: divide episode feedback by its standard deviation over so many episodes, after subtracting
@@ -76,7 +79,8 @@ class EWAFAdapter(RiskAdapter):
         options, risk, n_envs = self.options, self.model.policy.risk, self.model.n_envs
         self._require_distortion()
         self.arms = self._check_arms(options["risk_levels"])
-        self.published = check_choice("mode", options["mode"], ("sample", "published")) == "published"
+        script = SCRIPTS[check_choice("mode", options["mode"], SCRIPTS)]
+        self.published = script is not None
         self.direction = -1.0 if check_choice("sign", options["sign"], ("falling", "paper")) == "falling" else 1.0
         learning_rate = check_number("bandit_lr", options["bandit_lr"], 0, open_low=True)
         decay = check_number("weight_decay", options["weight_decay"], 0, 1, open_high=True)
@@ -91,11 +95,13 @@ class EWAFAdapter(RiskAdapter):
             check_integer("feedback_window", options["feedback_window"], 2)
         if self.published and (not self.by_step or len(self.arms) != 2):
             raise ValueError(
-                "mode='published' takes the tail variance and two risk_levels, "
+                f"mode={options['mode']!r} takes the tail variance and two risk_levels, "
                 f"got signal={self.signal!r} and risk_levels={options['risk_levels']!r}"
             )
         low, high = float(self.arms.min()), float(self.arms.max())
-        self.controllers = [PublishedARTController(low, high, learning_rate) for _ in range(n_envs if self.published else 0)]
+        self.controllers: list[PublishedARTController] = []
+        if script is not None:
+            self.controllers = [PublishedARTController(low, high, learning_rate, script=script) for _ in range(n_envs)]
         self.bandit = EWAF(len(self.arms), learning_rate, decay, seed=self.model.seed)
         self.feedback: list[float] = []
         self.last_return: float | None = None

@@ -25,7 +25,8 @@ class ARTIQN(IQN):
     :param risk_levels: the arms, levels of the distortion
     :param bandit_lr: step size of the bandit's weights
     :param mode: "sample" draws an arm at every step; "published" is the controller of the published code,
-        a weighted mean of two levels that starts anew in each episode
+        a weighted mean of two levels that starts anew in each episode; "published-flight" is that of its flight script,
+        which also learns from an episode's first step
     :param sign: with ``mode="sample"``: credit a "falling" spread, as the published code does,
         or the sign printed in the DRL-ORA "paper"
     :param n_variance_quantiles: number N of the quantiles i/N whose lower half gives the spread

@@ -3,10 +3,17 @@
 from gymnasium.envs.registration import register
 
 from sb3_ora.envs.knapsack import KnapsackEnv
+from sb3_ora.envs.nano_drone import NanoDroneEnv, NanoDroneVecEnv, NanoDroneVectorEnv
 from sb3_ora.envs.or_gym import PROBLEMS, UNSUPPORTED, OrGymEnv
+from sb3_ora.envs.show_risk import ShowRiskLevel
 
-__all__ = ["KnapsackEnv", "OrGymEnv"]
+__all__ = ["KnapsackEnv", "NanoDroneEnv", "NanoDroneVecEnv", "NanoDroneVectorEnv", "OrGymEnv", "ShowRiskLevel"]
 
+register(
+    id="NanoDrone-v0",
+    entry_point="sb3_ora.envs.nano_drone:NanoDroneEnv",
+    vector_entry_point="sb3_ora.envs.nano_drone:NanoDroneVectorEnv",
+)
 for _version in range(4):
     register(
         id=f"or_gym/Knapsack-v{_version}",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch as th
 
-from sb3_ora.checks import check_integer, check_number
+from sb3_ora.checks import check_choice, check_integer, check_number
 from sb3_ora.risk._common import generator_state, restore_generator
 
 _LARGEST_WEIGHT = 1e100
@@ -109,30 +109,39 @@ class EWAF:
 
 class PublishedARTController:
     """
-    Risk level controller of the published adaptive risk tendency code (Liu et al. 2022, simulation script).
+    Risk level controller of the published adaptive risk tendency code (Liu et al. 2022).
 
     Two weights start at -3 (averse) and +3 (neutral); the level is their softmax-weighted mean of ``level_min`` and
-    ``level_max``. From the second step on, both move in opposite directions by the mean of the last ``window`` falls
-    of the windowed sum of tail variances.
+    ``level_max``. From the second step on in the simulation script, from the first in the flight script, both move in
+    opposite directions by the mean of the last ``window`` falls of the windowed sum of tail variances.
 
     :param level_min: Level of the averse arm.
     :param level_max: Level of the neutral arm.
     :param learning_rate: Step size.
     :param window: Length of both windows, in steps.
+    :param script: Which of the published scripts to follow, "simulation" or "flight".
     :raises ValueError: If an argument is out of its range.
     """
 
-    def __init__(self, level_min: float = 0.1, level_max: float = 1.0, learning_rate: float = 2.0, window: int = 5):
+    def __init__(
+        self,
+        level_min: float = 0.1,
+        level_max: float = 1.0,
+        learning_rate: float = 2.0,
+        window: int = 5,
+        script: str = "simulation",
+    ):
         self.level_max = check_number("level_max", level_max)
         self.level_min = check_number("level_min", level_min, high=self.level_max)
         self.learning_rate = check_number("learning_rate", learning_rate, 0, open_low=True)
         self.window = check_integer("window", window)
+        self.script = check_choice("script", script, ("simulation", "flight"))
         self.reset()
 
     def reset(self) -> None:
         """Start a new episode."""
         self._weight_gap = 6.0  # neutral minus averse
-        self._started = False
+        self._started = self.script == "flight"
         self._last_sum = 0.0
         self._variances: deque[float] = deque(maxlen=self.window)
         self._falls: deque[float] = deque(maxlen=self.window)
@@ -157,7 +166,7 @@ class PublishedARTController:
             self._falls.append(self._last_sum - current)
             self._last_sum = current
             self._weight_gap += 2.0 * self.learning_rate * math.fsum(self._falls) / len(self._falls)
-        self._started = True  # the published code never stores the first sum: the second step falls from 0
+        self._started = True  # the simulation script never stores the first sum: the second step falls from 0
         return self.level
 
     def state_dict(self) -> dict[str, Any]:

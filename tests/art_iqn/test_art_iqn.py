@@ -89,10 +89,11 @@ def test_levels_and_weights_are_those_of_the_bandit(lengths, sign, direction):
     assert model.policy.risk.level == arms[np.argmax(weights[-1])]
 
 
-def published(tcvs, learning_rate=2.0):
+def published(tcvs, learning_rate=2.0, skipped=1):
     """
     Levels of the published controller before each step: windows of 5, sums of the tail variances, the first sum is never
-    stored, both weights move; level = (e^w1 + S / 9) / (10 S / 9) with S = e^w0 + e^w1.
+    stored (it is in the flight script, skipped=0), both weights move;
+    level = (e^w1 + S / 9) / (10 S / 9) with S = e^w0 + e^w1.
     """
     averse, neutral, stored = -3.0, 3.0, 0.0
     window, errors, levels = deque(maxlen=5), deque(maxlen=5), []
@@ -100,7 +101,7 @@ def published(tcvs, learning_rate=2.0):
         total = np.exp(averse) + np.exp(neutral)
         levels.append((np.exp(neutral) + total / 9) / (10 * total / 9))
         window.append(tcv)
-        if t > 0:
+        if t >= skipped:
             errors.append(stored - sum(window))
             stored = sum(window)
             neutral += learning_rate * np.mean(errors)
@@ -108,16 +109,17 @@ def published(tcvs, learning_rate=2.0):
     return levels
 
 
-def test_the_published_controller_for_each_environment():
+@pytest.mark.parametrize(("mode", "skipped"), [("published", 1), ("published-flight", 0)])
+def test_the_published_controller_for_each_environment(mode, skipped):
     lengths = (7, 4)
     env = DummyVecEnv([lambda length=length: Scripted((length,)) for length in lengths])
-    model, watch = tiny(ARTIQN, env, mode="published", bandit_lr=2.0, learning_starts=56, buffer_size=400), Watch()
+    model, watch = tiny(ARTIQN, env, mode=mode, bandit_lr=2.0, learning_starts=56, buffer_size=400), Watch()
     for parameter in model.quantile_net.parameters():
         parameter.data.mul_(2.0)
     model.learn(56 + 2 * 28, callback=watch)  # the warm-up ends where episodes of both begin
     for env, length in enumerate(lengths):
         tcvs = [spread(net, obs[env], actions[env], 16, 1 / 32) for net, obs, actions, _ in watch.steps]
-        expected = np.concatenate([published(tcvs[start : start + length]) for start in range(0, 28, length)])
+        expected = np.concatenate([published(tcvs[i : i + length], skipped=skipped) for i in range(0, 28, length)])
         np.testing.assert_allclose([levels[env] for levels in watch.levels], expected, rtol=1e-3)
         assert expected.min() < 0.99 * expected.max()
 

@@ -117,14 +117,15 @@ def test_bad_bandit_input_is_refused():
     assert bandit.weights.tolist() == [0.0, 0.0]
 
 
-def test_controller_against_the_published_code(golden):
-    controller = PublishedARTController()
-    for variances, levels in zip(golden["ewaf_tcv"], golden["ewaf_alpha_sim"], strict=True):
+@pytest.mark.parametrize(("script", "name"), [("simulation", "ewaf_alpha_sim"), ("flight", "ewaf_alpha_flight")])
+def test_controller_against_the_published_code(golden, script, name):
+    controller = PublishedARTController(script=script)
+    for variances, levels in zip(golden["ewaf_tcv"], golden[name], strict=True):
         controller.reset()
         assert controller.level == pytest.approx(levels[0], abs=1e-12)
         ours = [controller.update(variance) for variance in variances]
         np.testing.assert_allclose(ours, levels[1:], rtol=0, atol=1e-12)
-    assert np.ptp(golden["ewaf_alpha_sim"]) > 0.8  # the sequences do exercise it
+    assert np.ptp(golden[name]) > 0.8  # the sequences do exercise it
 
 
 def test_controller_settles_where_constant_variance_takes_it():
@@ -173,6 +174,8 @@ def test_bad_controller_input_is_refused():
         PublishedARTController(window=0)
     with pytest.raises(ValueError, match="learning_rate"):
         PublishedARTController(learning_rate=-1.0)
+    with pytest.raises(ValueError, match=r"script must be one of 'simulation', 'flight', got 'paper'"):
+        PublishedARTController(script="paper")
     with pytest.raises(ValueError, match="tcv"):
         PublishedARTController().update(float("inf"))
 

@@ -1,0 +1,99 @@
+import csv
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+from stable_baselines3.common.vec_env import VecNormalize
+
+from sb3_ora import IQN
+from sb3_ora.envs import NanoDroneEnv, NanoDroneVecEnv
+from sb3_ora.envs.evaluate import ENDS, evaluate, main, rows, wilson_interval
+from tests.tiny import tiny
+
+
+@pytest.mark.parametrize("n", [1, 7, 500])
+@pytest.mark.parametrize("confidence", [0.9, 0.95])
+def test_wilson_interval_against_scipy(n, confidence):
+    for k in {0, 1, n // 3, n - 1, n}:
+        expected = binomtest(k, n).proportion_ci(confidence, method="wilson")
+        assert wilson_interval(k, n, confidence) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+class Sweep:
+    """Up while it is free, else to the right; remembers its last action, as models of this package do."""
+
+    def __init__(self):
+        self.calls = []
+
+    def predict(self, observations, state=None, episode_start=None, deterministic=False):
+        assert deterministic and episode_start.all() == (state is None)
+        self.calls.append(len(observations))
+        actions = np.where(observations[:, 4] > 0.3, 5, np.where(observations[:, 0] > 1, 8, 2))
+        if state is not None:
+            actions = np.where((state[0] == 8) & (observations[:, 5] > 0.3), 8, actions)
+        return actions, (actions,)
+
+
+def by_hand(policy, density, seed, **kwargs):
+    env = NanoDroneEnv(density, "eval", **kwargs)
+    obs, state, total, steps, over = env.reset(seed=seed)[0], None, 0.0, 0, False
+    while not over:
+        action, state = policy.predict(obs[None], state, np.array([steps == 0]), deterministic=True)
+        obs, reward, terminated, truncated, info = env.step(action[0])
+        total, steps, over = total + reward, steps + 1, terminated or truncated
+    return info["outcome"], total, steps
+
+
+def test_evaluation_against_one_environment_at_a_time():
+    result = evaluate(Sweep(), 6, n_layouts=30, seed=3, max_steps=120)
+    expected = [by_hand(Sweep(), 6, 3 + i, max_steps=120) for i in range(30)]
+    assert result.outcomes.tolist() == [outcome for outcome, _, _ in expected]
+    np.testing.assert_allclose(result.returns, [total for _, total, _ in expected], rtol=1e-5)
+    assert result.lengths.tolist() == [steps for _, _, steps in expected]
+    assert {*result.outcomes} == {*ENDS}
+    (row,) = rows([result])
+    assert row["reached"] + row["collision"] + row["timeout"] == pytest.approx(100)
+    successful = [steps for outcome, _, steps in expected if outcome == "reached"]
+    assert row["mean_success_steps"] == pytest.approx(np.mean(successful))
+    low, high = wilson_interval(len(successful), 30)
+    assert (row["reached_low"], row["reached_high"]) == pytest.approx((100 * low, 100 * high))
+
+
+def test_drones_that_have_arrived_are_not_asked_again():
+    policy = Sweep()
+    result = evaluate(policy, 2, n_layouts=20)
+    assert policy.calls == [int((result.lengths > step).sum()) for step in range(result.lengths.max())]
+
+
+def test_layouts_do_not_depend_on_what_flies():
+    layouts = []
+    for action in (5, 2):
+        env = NanoDroneVecEnv(4, mode="eval")
+        env.seed(11)
+        env.reset()
+        layouts.append((env.core.obstacles[:], env.core.goals.copy()))
+        env.step(np.full(4, action))
+    np.testing.assert_array_equal(layouts[0][0], layouts[1][0])
+    np.testing.assert_array_equal(layouts[0][1], layouts[1][1])
+
+
+def test_command_line_with_normalised_observations(tmp_path, capsys):
+    env = VecNormalize(NanoDroneVecEnv(2, obs_mode="partial"), norm_reward=False)
+    model = tiny(IQN, env).learn(60)
+    model.save(tmp_path / "model.zip")
+    env.save(str(tmp_path / "vecnormalize.pkl"))
+    arguments = ["--algo", "iqn", "--model", str(tmp_path / "model.zip"), "--densities", "0", "2", "--layouts", "8"]
+    statistics = ["--vecnormalize", str(tmp_path / "vecnormalize.pkl"), "--csv", str(tmp_path / "new" / "table.csv")]
+    main([*arguments, *statistics, "--obs-mode", "partial", "--max-steps", "15", "--device", "cpu"])
+    assert "success %" in capsys.readouterr().out
+    with (tmp_path / "new" / "table.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [(row["density"], row["episodes"]) for row in table] == [("0", "8"), ("2", "8")]
+    env.training = False
+    expected = rows([evaluate(IQN.load(tmp_path / "model.zip"), 2, 8, vec_normalize=env, obs_mode="partial", max_steps=15)])
+    assert {key: float(value) for key, value in table[1].items()} == pytest.approx(expected[0], nan_ok=True)
+
+    with pytest.raises(ValueError, match=r"model was trained on .* see obs_mode"):
+        main(arguments)
+    with pytest.raises(ValueError, match=r"algo must be one of .*'iqm'"):
+        main(["--algo", "iqm", *arguments[2:]])
