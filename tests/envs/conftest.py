@@ -14,6 +14,15 @@ def or_gym():
     if find_spec("or_gym") is None:
         pytest.skip("needs or-gym: pip install --no-deps or-gym")
 
+# Arguments of the environments
+VARIANTS = [
+    {},
+    {"mode": "eval", "n_obstacles": 2},
+    {"mode": "fixed", "obs_mode": "partial", "normalize": True},
+    {"mode": "curriculum", "obs_mode": "velocity", "max_steps": 40},
+    {"mode": "second", "ranger_noise": 0.0, "n_obstacles": 0},
+]
+
 
 @pytest.fixture(scope="session")
 def golden():
