@@ -14,6 +14,7 @@ def or_gym():
     if find_spec("or_gym") is None:
         pytest.skip("needs or-gym: pip install --no-deps or-gym")
 
+
 # Arguments of the environments
 VARIANTS = [
     {},
