@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ora.checkpoint.files import FORMAT, CheckpointError, Saved, checkpoints_in, last_checkpoint, write_checkpoint
 from sb3_ora.checkpoint.run import Run, flat_callbacks
 from sb3_ora.checks import check_integer
+from sb3_ora.iqn.acting import ActingAlgorithm
 
 
 class RunCheckpoint(BaseCallback):
@@ -38,10 +39,10 @@ class RunCheckpoint(BaseCallback):
     :param folder: where the files go; None for "checkpoints" in the run folder of rl-zoo3
     :param keep: how many of the last checkpoints stay
     :param verbose: 1 for a line at each checkpoint
-    :raises ValueError: if an argument is out of range
+    :raises ValueError: if an argument is out of range, or the model is not one of this package
     """
 
-    model: OffPolicyAlgorithm
+    model: ActingAlgorithm
 
     def __init__(self, save_freq: int, folder: str | Path | None = None, keep: int = 2, verbose: int = 0):
         super().__init__(verbose)
@@ -53,6 +54,8 @@ class RunCheckpoint(BaseCallback):
         self._resuming: Saved | None = None
 
     def _init_callback(self) -> None:
+        if not isinstance(self.model, ActingAlgorithm):
+            raise ValueError(f"RunCheckpoint is for the algorithms of sb3_ora, not for {type(self.model).__name__}")
         if self.folder is None:
             raise ValueError("folder=None of RunCheckpoint is for rl-zoo3 only: give the folder for the checkpoints")
         Path(self.folder).mkdir(parents=True, exist_ok=True)
@@ -139,8 +142,7 @@ class RunCheckpoint(BaseCallback):
         if model._vec_normalize_env is not None:
             model._last_original_obs = model._vec_normalize_env.get_original_obs()
         model._last_episode_starts = np.ones(model.n_envs, dtype=bool)
-        model._acting = None  # type: ignore[attr-defined]
-        model._previous_actions[:] = -1  # type: ignore[attr-defined]
+        model.leave_episodes()
         buffer: Any = model.replay_buffer
         if buffer.size():  # n-step returns end here
             ends = buffer.timeouts if buffer.handle_timeout_termination else buffer.dones

@@ -98,6 +98,11 @@ class ActingAlgorithm(OffPolicyAlgorithm):
         self._previous_actions[np.asarray(dones, dtype=bool)] = NO_ACTION
         self._acting = None  # it was of the observation before this one
 
+    def leave_episodes(self) -> None:
+        """Forget the previous actions and what was evaluated ahead: the environments were reset."""
+        self._previous_actions[:] = NO_ACTION
+        self._acting = None
+
     def predict(
         self,
         observation: np.ndarray | dict[str, np.ndarray],

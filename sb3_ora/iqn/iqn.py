@@ -434,8 +434,8 @@ class IQN(ActingAlgorithm):
         before = self._last_obs
         result = super()._setup_learn(*args, **kwargs)
         self._acting = None
-        if self._last_obs is not before:  # the environments were reset
-            self._previous_actions[:] = NO_ACTION
+        if self._last_obs is not before:
+            self.leave_episodes()
         return result
 
     def learn(

@@ -49,6 +49,8 @@ def continue_in(folder: Path, settings: Path, manager_class: type[ExperimentMana
 
     def create_log_folder(manager: ExperimentManager) -> None:
         manager.save_path, manager.params_path = str(folder), str(settings)
+        # Environments in other processes open their files of monitor rows themselves: those must not start empty
+        manager.monitor_kwargs = {**manager.monitor_kwargs, "override_existing": False}
 
     def learn(manager: ExperimentManager, model: BaseAlgorithm) -> None:
         callback = manager.callbacks

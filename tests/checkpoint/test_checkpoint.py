@@ -16,6 +16,7 @@ from pathlib import Path
 import gymnasium as gym
 import pandas as pd
 import pytest
+from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
@@ -86,7 +87,7 @@ def test_processes_killed_at_random_moments(algorithm, n_envs, tmp_path):
     kill_and_resume(tmp_path / "parts", tmp_path / "whole", algorithm, "CartPole-v1", n_envs, 1500, 3, generator, 8)
 
 
-def test_killed_during_the_write(finished, tmp_path, monkeypatch):
+def test_killed_during_the_write(finished, tmp_path):
     """The process ends just before the file gets its name; what is left of it is in nobody's way."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     old, new = reversed(checkpoints_in(tmp_path / "checkpoints"))
@@ -202,6 +203,11 @@ def test_arguments(arguments):
 def test_a_folder_is_needed():
     with pytest.raises(ValueError, match="folder=None"):
         tiny(IQN, Chain()).learn(10, callback=RunCheckpoint(5))
+
+
+def test_another_algorithm(tmp_path):
+    with pytest.raises(ValueError, match="RunCheckpoint is for the algorithms of sb3_ora, not for DQN"):
+        DQN("MlpPolicy", "CartPole-v1").learn(10, callback=RunCheckpoint(5, tmp_path))
 
 
 class Locked(gym.Wrapper):

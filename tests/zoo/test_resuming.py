@@ -47,8 +47,8 @@ def folders(tmp_path):
     return made
 
 
-def kill_at(folder, pattern):
-    process = zoo(folder, "train", *OPTIONS.split(), start=subprocess.Popen)
+def kill_at(folder, pattern, *options):
+    process = zoo(folder, "train", *OPTIONS.split(), *options, start=subprocess.Popen)
     while not list((folder / RUN / "checkpoints").glob(pattern)) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -74,6 +74,19 @@ def test_a_killed_run_goes_on_in_its_folder(folders, tmp_path):
     assert (killed / RUN / "CartPole-v1" / "vecnormalize.pkl").exists()
     again = zoo(killed, "resume", str(RUN))
     assert again.returncode == 1 and again.stdout.splitlines()[-1].endswith("is complete: nothing to resume")
+
+
+def test_environments_in_other_processes_keep_their_monitor_rows(folders):
+    folder = folders[0]
+    kill_at(folder, "run_3*_steps.zip", "--vec-env", "subproc")
+    files = [folder / RUN / f"{i}.monitor.csv" for i in range(2)]
+    before = [file.read_text() for file in files]
+    assert all(len(text.splitlines()) > 4 for text in before)
+    done = zoo(folder, "resume", str(RUN))
+    assert done.returncode == 0, done.stdout
+    for file, text in zip(files, before, strict=True):
+        after = file.read_text()
+        assert after.startswith(text) and len(after) > len(text)
 
 
 def test_what_cannot_be_resumed(folders):
