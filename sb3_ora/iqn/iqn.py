@@ -23,7 +23,7 @@ from sb3_ora.iqn.bootstrap import bootstrap_mask
 from sb3_ora.iqn.buffers import LARGE_BUFFER, DictNStepReplayBuffer, observation_bytes
 from sb3_ora.iqn.losses import quantile_huber_loss
 from sb3_ora.iqn.masks import check_mask, mask_values
-from sb3_ora.iqn.networks import ImplicitQuantileNetwork
+from sb3_ora.iqn.networks import ImplicitQuantileNetwork, of_actions
 from sb3_ora.iqn.policies import CnnPolicy, IQNPolicy, MlpPolicy, MultiInputPolicy
 from sb3_ora.risk.distortions import Distortion, Neutral, make_distortion, midpoints
 from sb3_ora.risk.schedules import check_schedule, make_level_schedule
@@ -352,8 +352,7 @@ class IQN(ActingAlgorithm):
             else:
                 choosing = quantiles[:, :, n:] if distorted else quantiles
             next_actions = self._next_actions(choosing.mean(dim=2), batch)  # (K, B)
-            index = next_actions[..., None, None].expand(-1, -1, n, 1)
-            next_quantiles = quantiles[:, :, :n].gather(3, index).squeeze(3)  # (K, B, N')
+            next_quantiles = of_actions(quantiles[:, :, :n], next_actions)  # (K, B, N')
             # For n-step replay, discount factor is gamma**n_steps (when no early termination)
             discounts = batch.discounts if batch.discounts is not None else self.gamma
             return batch.rewards + (1 - batch.dones) * discounts * next_quantiles
@@ -367,8 +366,7 @@ class IQN(ActingAlgorithm):
         taus = th.rand(len(batch.rewards), self.n_quantiles, device=self.device)  # (B, N)
         quantiles = self.quantile_net(batch.observations, taus)  # (K, B, N, A)
         actions = batch.actions.long() - int(self.action_space.start)
-        index = actions[None, :, None].expand(*quantiles.shape[:3], 1)
-        quantiles = quantiles.gather(3, index).squeeze(3)  # (K, B, N)
+        quantiles = of_actions(quantiles, actions.squeeze(1).expand(len(quantiles), -1))  # (K, B, N)
         losses = quantile_huber_loss(quantiles, targets, taus)  # (K, B)
         values = quantiles.detach().mean(dim=2)
         if self.policy.bootstrap_p == 1:
@@ -382,16 +380,17 @@ class IQN(ActingAlgorithm):
         # Update learning rate according to schedule
         self._update_learning_rate(self.policy.optimizer)
 
-        losses = []
+        losses, parameters = [], list(self.quantile_net.parameters())
         for _ in range(gradient_steps):
             batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)  # type: ignore[union-attr]
             loss, values = self._loss(batch)
             losses.append(loss.detach())
 
-            self.policy.optimizer.zero_grad()
+            for parameter in parameters:  # optimizer.zero_grad() takes much longer
+                parameter.grad = None
             loss.backward()
             if self.max_grad_norm is not None:
-                th.nn.utils.clip_grad_norm_(self.quantile_net.parameters(), self.max_grad_norm)
+                th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
             self.policy.optimizer.step()
 
         self._n_updates += gradient_steps

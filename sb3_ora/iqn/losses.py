@@ -7,18 +7,18 @@ import torch as th
 
 class _QuantileHuber(th.autograd.Function):
     """
-    The loss with its gradient in closed form, both from one pass over the pairs: with delta clipped to [-1, 1],
-    the Huber term is clip(delta) * (delta - clip(delta) / 2) and its derivative is clip(delta).
+    The loss with its gradient in closed form, both from one pass over the pairs: with c = clip(delta) to [-1, 1], the Huber
+    term is c (delta - c / 2), its derivative is c, and c times the weight of the quantile is tau |c| + min(c, 0).
     """
 
     @staticmethod
     def forward(ctx: Any, quantiles: th.Tensor, targets: th.Tensor, taus: th.Tensor) -> th.Tensor:
         delta = targets.unsqueeze(-2) - quantiles.unsqueeze(-1)  # (..., N, N')
         clipped = delta.clamp(-1, 1)
-        weight = (taus.unsqueeze(-1) - (delta < 0).to(delta.dtype)).abs_()  # (..., N, N')
-        slope = weight.mul_(clipped)  # minus the derivative of each pair
+        # Minus the derivative of each pair
+        slope = th.addcmul(clipped.clamp(max=0), taus.unsqueeze(-1), clipped.abs())  # (..., N, N')
         ctx.save_for_backward(slope.mean(dim=-1))  # (..., N)
-        return delta.sub_(clipped, alpha=0.5).mul_(slope).mean(dim=-1).sum(dim=-1)
+        return delta.sub_(clipped, alpha=0.5).mul_(slope).sum(dim=(-2, -1)).div_(targets.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: th.Tensor) -> tuple[th.Tensor, None, None]:

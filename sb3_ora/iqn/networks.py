@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch as th
@@ -15,17 +16,21 @@ from torch import nn
 
 class EnsembleLinear(nn.Module):
     """
-    ``n_heads`` independent linear maps applied side by side, as ``nn.Linear`` if there is one. Features come before rows,
-    so that whatever the heads share or have to themselves, every product and activation runs over contiguous memory.
+    ``n_heads`` independent linear layers applied side by side. Features come before rows, so that whatever the heads share
+    or have to themselves, every product and activation runs over contiguous memory.
 
-    :param n_heads: number of maps K
+    :param n_heads: number of layers K
     :param in_features: width of the input
     :param out_features: width of each output
+    :param activation_fn: activation of the output, element by element; None for a linear map
     """
 
-    def __init__(self, n_heads: int, in_features: int, out_features: int):
+    def __init__(self, n_heads: int, in_features: int, out_features: int, activation_fn: type[nn.Module] | None = None):
         super().__init__()
         self.n_heads, self.in_features, self.out_features = n_heads, in_features, out_features
+        self.activation: Callable[[th.Tensor], th.Tensor] | None = None
+        if activation_fn is not None:
+            self.activation = th.relu_ if activation_fn is nn.ReLU else activation_fn()
         self.weight = nn.Parameter(th.empty(n_heads * out_features, in_features))
         self.bias = nn.Parameter(th.empty(n_heads * out_features))
         bound = 1 / math.sqrt(in_features)  # torch's own default for nn.Linear, drawn for each head
@@ -34,13 +39,17 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, x: th.Tensor) -> th.Tensor:
         """
-        :param x: an input shared by all maps, (1, in, R), or one for each, (K, in, R)
-        :return: (K, out, R)
+        :param x: an input shared by all layers, (in, R), or one for each, (K, in, R)
+        :return: (K, out, R), or (out, R) if there is one layer
         """
-        if len(x) == 1:  # one matrix product serves all heads
-            return th.addmm(self.bias.unsqueeze(1), self.weight, x[0]).view(self.n_heads, self.out_features, -1)
-        weight = self.weight.view(self.n_heads, self.out_features, self.in_features)
-        return th.baddbmm(self.bias.view(self.n_heads, -1, 1), weight, x)
+        if x.ndim == 2:  # one matrix product serves all heads
+            y = th.addmm(self.bias.unsqueeze(1), self.weight, x)  # (K * out, R)
+        else:
+            weight = self.weight.view(self.n_heads, self.out_features, self.in_features)
+            y = th.baddbmm(self.bias.view(self.n_heads, -1, 1), weight, x)
+        if self.activation is not None:
+            y = self.activation(y)
+        return y if self.n_heads == 1 else y.view(self.n_heads, self.out_features, -1)
 
 
 def ensemble_mlp(n_heads: int, widths: list[int], activation_fn: type[nn.Module], activate_last: bool = True) -> nn.Sequential:
@@ -49,18 +58,30 @@ def ensemble_mlp(n_heads: int, widths: list[int], activation_fn: type[nn.Module]
     :param widths: width of the input and of every layer
     :param activation_fn: activation between the layers
     :param activate_last: whether the last layer is followed by the activation too
-    :return: a network from (1, in, R) or (K, in, R) to (K, out, R)
+    :return: a network from (in, R) or (K, in, R) to (K, out, R), or (out, R) if there is one
     """
-    layers: list[nn.Module] = []
-    for in_features, out_features in itertools.pairwise(widths):
-        layers += [EnsembleLinear(n_heads, in_features, out_features), activation_fn()]
-    return nn.Sequential(*(layers if activate_last else layers[:-1]))
+    activations: list[type[nn.Module] | None] = [activation_fn] * (len(widths) - 1)
+    if not activate_last:
+        activations[-1] = None
+    pairs = zip(itertools.pairwise(widths), activations, strict=True)
+    return nn.Sequential(*(EnsembleLinear(n_heads, *widths, activation) for widths, activation in pairs))
+
+
+def of_actions(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:
+    """
+    :param quantiles: quantiles of every action, (K, B, N, A)
+    :param actions: one action for each head and observation, (K, B)
+    :return: its quantiles, (K, B, N)
+    """
+    by_action = quantiles.permute(0, 3, 2, 1)  # (K, A, N, B), as the network lays them out
+    index = actions[:, None, None].expand(-1, -1, by_action.shape[2], -1)
+    return by_action.gather(1, index).squeeze(1).transpose(1, 2)
 
 
 class Encoding(NamedTuple):
     """What the network makes of a batch of B observations, whatever the quantile fractions."""
 
-    features: th.Tensor  # (1, H, B), or (K, H, B) where the heads share nothing
+    features: th.Tensor  # (H, B), or (K, H, B) where the heads share nothing
     prior: th.Tensor | None  # (K, B, 1, A)
 
 
@@ -136,12 +157,13 @@ class ImplicitQuantileNetwork(BasePolicy):
         :param obs: observations, (B, ...)
         :return: their features and, where there is one, the heads' randomised prior
         """
-        features = self.trunk(self.extract_features(obs, self.features_extractor).T.unsqueeze(0))  # (1 or K, H, B)
+        features = self.trunk(self.extract_features(obs, self.features_extractor).T)  # (H, B) or (K, H, B)
         if self.prior_extractor is None:
             return Encoding(features, None)
         with th.no_grad():
-            prior = self.prior_heads(self.extract_features(obs, self.prior_extractor).T.unsqueeze(0))  # (K, A, B)
-        return Encoding(features, self.prior_scale * prior.transpose(1, 2).unsqueeze(2))
+            prior = self.prior_heads(self.extract_features(obs, self.prior_extractor).T)  # (K, A, B) or (A, B)
+        prior = prior.view(self.n_heads, self.n_actions, -1, 1).permute(0, 2, 3, 1)  # (K, B, 1, A)
+        return Encoding(features, self.prior_scale * prior)
 
     def quantiles(self, encoding: Encoding, taus: th.Tensor) -> th.Tensor:
         """
@@ -149,11 +171,13 @@ class ImplicitQuantileNetwork(BasePolicy):
         :param taus: quantile fractions, (B, N), or (1, N) to use the same ones for every observation
         :return: quantiles of the return, (K, B, N, A)
         """
-        cosines = th.cos(self.frequencies.unsqueeze(1) * taus.flatten())  # (C, B * N) or (C, N)
-        embedded = self.embedding(cosines.unsqueeze(0)).unflatten(2, taus.shape)  # (1 or K, H, B or 1, N)
-        product = (encoding.features.unsqueeze(3) * embedded).flatten(2)  # (1 or K, H, B * N)
-        values = self.heads(self.shared(product))  # (K, A, B * N)
-        quantiles = values.unflatten(2, (-1, taus.shape[1])).permute(0, 2, 3, 1)
+        # Fractions come before observations: the long dimension is the last one, whether they share the fractions or not
+        cosines = th.cos(self.frequencies.unsqueeze(1) * taus.T.flatten())  # (C, N * B) or (C, N)
+        embedded = self.embedding(cosines)  # ([K], H, N * B or N)
+        embedded = embedded.view(*embedded.shape[:-1], taus.shape[1], -1)  # ([K], H, N, B or 1)
+        product = (encoding.features.unsqueeze(-2) * embedded).flatten(-2)  # ([K], H, N * B)
+        values = self.heads(self.shared(product))  # ([K], A, N * B)
+        quantiles = values.view(self.n_heads, self.n_actions, taus.shape[1], -1).permute(0, 3, 2, 1)
         return quantiles if encoding.prior is None else quantiles + encoding.prior
 
     def forward(self, obs: PyTorchObs, taus: th.Tensor) -> th.Tensor:

@@ -10,12 +10,12 @@ from sb3_ora import ARTIQN
 from sb3_ora.risk import tail_variance
 from tests.tiny import tiny
 
-# Published layer, and where ours has it: the ReLU comes after each but the last
+# Published layer, and where ours has it
 LAYERS = {
     "head": "trunk.0",
     "cos_embedding": "embedding.0",
     "hidden_layer": "shared.0",
-    "hidden_layer_2": "shared.2",
+    "hidden_layer_2": "shared.1",
     "output_layer": "heads.0",
 }
 
