@@ -314,12 +314,20 @@ class IQN(ActingAlgorithm):
         self.logger.record("rollout/exploration_rate", self.exploration_rate)
         self.adapter.update_level()
 
+    def _draw_taus(self, n: int) -> th.Tensor:
+        """
+        Random fractions, one from each of n equal parts of [0, 1] and the same ones for a whole batch, (1, n). A sum over
+        them has the same expectation as one over independent uniform fractions for each transition, and the network
+        embeds n fractions instead of n for each transition.
+        """
+        return (th.arange(n, device=self.device) + th.rand(1, n, device=self.device)) / n
+
     def _target_taus(self, batch_size: int) -> tuple[th.Tensor, bool]:
         """
-        Fractions for the target network: random ones, (B, N'), and, where the target's action is chosen under
-        a distortion, as many distorted midpoints for that choice, so (B, 2N').
+        Fractions for the target network: random ones, (1, N'), and, where the target's action is chosen under
+        a distortion, as many distorted midpoints for that choice, so (1, 2N') or (B, 2N').
         """
-        taus = th.rand(batch_size, self.n_target_quantiles, device=self.device)
+        taus = self._draw_taus(self.n_target_quantiles)
         risk = self.policy.risk
         if self.target_risk == "neutral" or isinstance(risk.distortion, Neutral):
             return taus, False
@@ -328,7 +336,7 @@ class IQN(ActingAlgorithm):
             levels = th.as_tensor(self.adapter.acting_level, dtype=th.float32, device=self.device)
             level = levels[th.arange(batch_size, device=self.device) % len(levels)].unsqueeze(1)
         distorted = risk.distortion(midpoints(self.n_target_quantiles, self.device).unsqueeze(0), level)
-        return th.cat([taus, distorted.expand(batch_size, -1)], dim=1), True
+        return th.cat([taus.expand(len(distorted), -1), distorted], dim=1), True
 
     def _next_actions(self, values: th.Tensor, batch: ReplayBufferSamples) -> th.Tensor:
         """
@@ -363,7 +371,7 @@ class IQN(ActingAlgorithm):
         :return: the loss, and each head's value of the actions taken, (K, B)
         """
         targets = self._target_quantiles(batch)  # (K, B, N')
-        taus = th.rand(len(batch.rewards), self.n_quantiles, device=self.device)  # (B, N)
+        taus = self._draw_taus(self.n_quantiles)  # (1, N)
         quantiles = self.quantile_net(batch.observations, taus)  # (K, B, N, A)
         actions = batch.actions.long() - int(self.action_space.start)
         quantiles = of_actions(quantiles, actions.squeeze(1).expand(len(quantiles), -1))  # (K, B, N)

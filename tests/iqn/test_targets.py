@@ -25,15 +25,20 @@ def fixed_fractions(monkeypatch):
     monkeypatch.setattr(th, "rand", rand)
 
 
+def fractions(n):
+    """One random fraction from each of n equal parts of [0, 1], the same ones for every observation, (B, n)."""
+    return ((th.arange(n) + th.rand(1, n)) / n).repeat(B, 1)
+
+
 def make_model(algorithm=ORAIQN, env=None, **kwargs):
     env = AnySpace(spaces.Box(-1, 1, (4,))) if env is None else env
     model = tiny(algorithm, env, gamma=GAMMA, n_quantiles=4, n_target_quantiles=N, **kwargs)
     if algorithm is ORAIQN:
         model.policy.risk.state_key.fit(np.zeros((1, 4)))
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(19)
     for net in (model.quantile_net, model.quantile_net_target):  # so wild that fractions, heads and levels matter
         for parameter in net.parameters():
-            parameter.data.copy_(th.tensor(rng.normal(size=parameter.shape)))
+            parameter.data.copy_(th.tensor(2 * rng.normal(size=parameter.shape)))
     return model
 
 
@@ -55,7 +60,7 @@ def one_by_one(net, obs, taus):
 
 def expected_targets(model, batch, next_actions, discounts=GAMMA):
     """r + gamma (1 - d) Z^k(s', a*_k), from next actions (K, B)."""
-    quantiles = one_by_one(model.quantile_net_target, batch.next_observations, th.rand(B, N))  # (K, B, N, A)
+    quantiles = one_by_one(model.quantile_net_target, batch.next_observations, fractions(N))  # (K, B, N, A)
     targets = np.empty(quantiles.shape[:3])
     discounts = np.broadcast_to(discounts, B)
     for k, b in np.ndindex(targets.shape[:2]):
@@ -76,15 +81,15 @@ def greedy(net, obs, taus):
 
 def test_each_head_has_its_own_target():
     model, batch = make_model(), make_batch()
-    next_actions = greedy(model.quantile_net_target, batch.next_observations, th.rand(B, N))
+    next_actions = greedy(model.quantile_net_target, batch.next_observations, fractions(N))
     assert (next_actions != next_actions[0]).any()
     assert_targets(model, batch, next_actions)
 
 
 def test_double_q_lets_the_online_network_choose():
     model, batch = make_model(double_q=True), make_batch()
-    next_actions = greedy(model.quantile_net, batch.next_observations, th.rand(B, N))
-    assert (next_actions != greedy(model.quantile_net_target, batch.next_observations, th.rand(B, N))).any()
+    next_actions = greedy(model.quantile_net, batch.next_observations, fractions(N))
+    assert (next_actions != greedy(model.quantile_net_target, batch.next_observations, fractions(N))).any()
     assert_targets(model, batch, next_actions)
 
 
@@ -97,13 +102,13 @@ def test_the_target_action_is_chosen_under_the_acting_distortion(double_q):
     model, batch = make_model(IQN, distortion="cvar", risk_level=0.1, double_q=double_q), make_batch()
     net = model.quantile_net if double_q else model.quantile_net_target
     next_actions = greedy(net, batch.next_observations, th.tensor(cvar_fractions(0.1)))
-    assert (next_actions != greedy(net, batch.next_observations, th.rand(B, N))).any()
+    assert (next_actions != greedy(net, batch.next_observations, fractions(N))).any()
     assert_targets(model, batch, next_actions)
 
 
 def test_or_neutrally():
     model, batch = make_model(IQN, distortion="cvar", risk_level=0.1, target_risk="neutral"), make_batch()
-    neutral = greedy(model.quantile_net_target, batch.next_observations, th.rand(B, N))
+    neutral = greedy(model.quantile_net_target, batch.next_observations, fractions(N))
     distorted = greedy(model.quantile_net_target, batch.next_observations, th.tensor(cvar_fractions(0.1)))
     assert (neutral != distorted).any()
     assert_targets(model, batch, neutral)
@@ -129,7 +134,7 @@ def test_the_ensembles_action_is_greedy_at_the_level_of_the_pair_before_it(start
     keys = risk.keys(batch.next_observations.numpy(), actions)
     rows, levels = risk.table.rows(keys), np.array([1.0, 0.25, 0.3, 0.9, 0.35, 0.25])
     risk.table.alpha[rows] = levels
-    quantiles = one_by_one(model.quantile_net_target, batch.next_observations, th.rand(B, N))
+    quantiles = one_by_one(model.quantile_net_target, batch.next_observations, fractions(N))
     values = th.tensor(quantiles.mean(axis=2))  # (K, B, A)
     chosen = [lower_tail_cvar(values[:, b].T, levels[b]).argmax().item() for b in range(B)]
     differs = [b for b in range(B) if chosen[b] != values[:, b].mean(dim=0).argmax()]
@@ -140,7 +145,7 @@ def test_the_ensembles_action_is_greedy_at_the_level_of_the_pair_before_it(start
 def test_n_step_returns_bring_their_own_discounts():
     discounts = th.tensor([0.9, 0.81, 0.729, 0.9, 0.81, 0.729]).reshape(B, 1)
     model, batch = make_model(), make_batch(discounts)
-    next_actions = greedy(model.quantile_net_target, batch.next_observations, th.rand(B, N))
+    next_actions = greedy(model.quantile_net_target, batch.next_observations, fractions(N))
     assert_targets(model, batch, next_actions, discounts[:, 0].numpy())
 
 
@@ -172,7 +177,7 @@ def test_only_a_true_end_stops_the_bootstrap(timeout):
 @pytest.mark.parametrize("start", [0, 2])
 def test_the_loss_is_the_mean_over_heads_and_batch(start):
     model = make_model(env=AnySpace(spaces.Box(-1, 1, (4,)), spaces.Discrete(3, start=start)))
-    batch, taus = make_batch(start=start), th.rand(B, 4)
+    batch, taus = make_batch(start=start), fractions(4)
     quantiles = one_by_one(model.quantile_net, batch.observations, taus)  # (K, B, N, A)
     targets = model._target_quantiles(batch).numpy()
     losses, values = [], np.empty((4, B))
@@ -207,3 +212,25 @@ def test_gradients_are_clipped_and_steps_follow_the_learning_rate():
     assert steps[0].norm() > 0.25 * 0.01
     th.testing.assert_close(steps[1], steps[0] * (0.25 * 0.01 / steps[0].norm()), rtol=1e-3, atol=1e-7)
     assert steps[1].norm().item() == pytest.approx(0.25 * 0.01, rel=1e-3)
+
+
+def test_the_fractions_are_unbiased(monkeypatch):
+    """The mean loss over many draws is the integral of the loss over both fractions."""
+    monkeypatch.undo()  # draws that differ
+    model, batch = make_model(), make_batch()
+    th.manual_seed(0)
+    with th.no_grad():
+        losses = np.array([model._loss(batch)[0].item() for _ in range(3000)]) / model.n_quantiles
+        grid = (np.arange(100) + 0.5) / 100
+        quantiles = one_by_one(model.quantile_net, batch.observations, th.tensor(grid, dtype=th.float32).repeat(B, 1))
+        # The target's action depends on the fractions drawn, so all have the one of the first head at the midpoints
+        nexts = one_by_one(model.quantile_net_target, batch.next_observations, th.tensor(grid, dtype=th.float32).repeat(B, 1))
+    assert losses.std() > 0
+    expected = []
+    for k, b in np.ndindex(4, B):
+        future = (1 - batch.dones[b].item()) * GAMMA * nexts[k, b, :, nexts[k, b].mean(axis=0).argmax()]
+        delta = batch.rewards[b].item() + future[None, :] - quantiles[k, b, :, b % 3][:, None]  # (fractions, targets)
+        huber = np.where(np.abs(delta) <= 1, delta**2 / 2, np.abs(delta) - 0.5)
+        expected.append((np.abs(grid[:, None] - (delta < 0)) * huber).mean())
+    error = 4 * losses.std() / np.sqrt(len(losses))
+    assert losses.mean() == pytest.approx(np.mean(expected), abs=error)
