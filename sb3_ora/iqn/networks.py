@@ -168,14 +168,15 @@ class ImplicitQuantileNetwork(BasePolicy):
     def quantiles(self, encoding: Encoding, taus: th.Tensor) -> th.Tensor:
         """
         :param encoding: what :meth:`encode` returned for B observations
-        :param taus: quantile fractions, (B, N), or (1, N) to use the same ones for every observation
+        :param taus: quantile fractions, (T, N) where T divides B: observation b has those of row b modulo T
         :return: quantiles of the return, (K, B, N, A)
         """
-        # Fractions come before observations: the long dimension is the last one, whether they share the fractions or not
-        cosines = th.cos(self.frequencies.unsqueeze(1) * taus.T.flatten())  # (C, N * B) or (C, N)
-        embedded = self.embedding(cosines)  # ([K], H, N * B or N)
-        embedded = embedded.view(*embedded.shape[:-1], taus.shape[1], -1)  # ([K], H, N, B or 1)
-        product = (encoding.features.unsqueeze(-2) * embedded).flatten(-2)  # ([K], H, N * B)
+        # Fractions come before observations: the long dimension is the last one, where products and sums are fast
+        cosines = th.cos(self.frequencies.unsqueeze(1) * taus.T.flatten())  # (C, N * T)
+        embedded = self.embedding(cosines)  # ([K], H, N * T)
+        embedded = embedded.unflatten(-1, (taus.shape[1], 1, -1))  # ([K], H, N, 1, T)
+        features = encoding.features.unflatten(-1, (1, -1, len(taus)))  # ([K], H, 1, B / T, T)
+        product = (features * embedded).flatten(-3)  # ([K], H, N * B)
         values = self.heads(self.shared(product))  # ([K], A, N * B)
         quantiles = values.view(self.n_heads, self.n_actions, taus.shape[1], -1).permute(0, 3, 2, 1)
         return quantiles if encoding.prior is None else quantiles + encoding.prior
@@ -183,7 +184,7 @@ class ImplicitQuantileNetwork(BasePolicy):
     def forward(self, obs: PyTorchObs, taus: th.Tensor) -> th.Tensor:
         """
         :param obs: observations, (B, ...)
-        :param taus: quantile fractions, (B, N), or (1, N) to use the same ones for every observation
+        :param taus: quantile fractions, (T, N) where T divides B: observation b has those of row b modulo T
         :return: quantiles of the return, (K, B, N, A)
         """
         return self.quantiles(self.encode(obs), taus)

@@ -77,10 +77,11 @@ def test_the_loss_counts_masked_heads_only(monkeypatch):
     model = tiny(ORAIQN, AnySpace(spaces.Box(-1, 1, (3,))), policy_kwargs={"bootstrap_p": 0.5})
     batch = transitions(20)
     monkeypatch.setattr(th, "rand", lambda *shape, **kwargs: th.full(shape, 0.3))
+    taus = model._draw_taus(8, 20).repeat(4, 1)
     with th.no_grad():
-        quantiles = model.quantile_net(batch.observations, th.full((20, 8), 0.3))
+        quantiles = model.quantile_net(batch.observations, taus)
         quantiles = th.stack([quantiles[:, b, :, batch.actions[b, 0]] for b in range(20)], dim=1)  # (K, B, N)
-        losses = quantile_huber_loss(quantiles, model._target_quantiles(batch), th.full((20, 8), 0.3))
+        losses = quantile_huber_loss(quantiles, model._target_quantiles(batch), taus)
     mask = bootstrap_mask(batch, 4, 0.5) == 1
     assert 0 < mask.sum() < mask.numel()
     assert model._loss(batch)[0].item() == pytest.approx(losses[mask].mean().item(), rel=1e-5)

@@ -26,8 +26,10 @@ def fixed_fractions(monkeypatch):
 
 
 def fractions(n):
-    """One random fraction from each of n equal parts of [0, 1], the same ones for every observation, (B, n)."""
-    return ((th.arange(n) + th.rand(1, n)) / n).repeat(B, 1)
+    """One random fraction from each of n B equal parts of [0, 1], and one from each n-th for every observation, (B, n)."""
+    order, within = th.rand(2, n, B).numpy()
+    rows = [i * B + np.argsort(order[i]) for i in range(n)]
+    return th.tensor((np.array(rows) + within) / (n * B), dtype=th.float32).T
 
 
 def make_model(algorithm=ORAIQN, env=None, **kwargs):
@@ -35,10 +37,10 @@ def make_model(algorithm=ORAIQN, env=None, **kwargs):
     model = tiny(algorithm, env, gamma=GAMMA, n_quantiles=4, n_target_quantiles=N, **kwargs)
     if algorithm is ORAIQN:
         model.policy.risk.state_key.fit(np.zeros((1, 4)))
-    rng = np.random.default_rng(19)
+    rng = np.random.default_rng(1)
     for net in (model.quantile_net, model.quantile_net_target):  # so wild that fractions, heads and levels matter
         for parameter in net.parameters():
-            parameter.data.copy_(th.tensor(2 * rng.normal(size=parameter.shape)))
+            parameter.data.copy_(th.tensor(rng.normal(size=parameter.shape)))
     return model
 
 
@@ -214,23 +216,39 @@ def test_gradients_are_clipped_and_steps_follow_the_learning_rate():
     assert steps[1].norm().item() == pytest.approx(0.25 * 0.01, rel=1e-3)
 
 
-def test_the_fractions_are_unbiased(monkeypatch):
+@pytest.mark.parametrize("batch_size", [3, 8])  # each with fractions of its own, and four that share them
+def test_the_fractions_are_unbiased(monkeypatch, batch_size):
     """The mean loss over many draws is the integral of the loss over both fractions."""
     monkeypatch.undo()  # draws that differ
-    model, batch = make_model(), make_batch()
+    model, batch = make_model(env=AnySpace(spaces.Box(-1, 1, (4,)), spaces.Discrete(1))), make_batch()
+    rows = th.arange(batch_size) % B
+    batch = ReplayBufferSamples(*(None if part is None else part[rows] for part in batch._replace(actions=0 * batch.actions)))
     th.manual_seed(0)
     with th.no_grad():
-        losses = np.array([model._loss(batch)[0].item() for _ in range(3000)]) / model.n_quantiles
-        grid = (np.arange(100) + 0.5) / 100
-        quantiles = one_by_one(model.quantile_net, batch.observations, th.tensor(grid, dtype=th.float32).repeat(B, 1))
-        # The target's action depends on the fractions drawn, so all have the one of the first head at the midpoints
-        nexts = one_by_one(model.quantile_net_target, batch.next_observations, th.tensor(grid, dtype=th.float32).repeat(B, 1))
-    assert losses.std() > 0
-    expected = []
-    for k, b in np.ndindex(4, B):
-        future = (1 - batch.dones[b].item()) * GAMMA * nexts[k, b, :, nexts[k, b].mean(axis=0).argmax()]
-        delta = batch.rewards[b].item() + future[None, :] - quantiles[k, b, :, b % 3][:, None]  # (fractions, targets)
-        huber = np.where(np.abs(delta) <= 1, delta**2 / 2, np.abs(delta) - 0.5)
-        expected.append((np.abs(grid[:, None] - (delta < 0)) * huber).mean())
-    error = 4 * losses.std() / np.sqrt(len(losses))
-    assert losses.mean() == pytest.approx(np.mean(expected), abs=error)
+        losses = np.array([model._loss(batch)[0].item() for _ in range(2000)]) / model.n_quantiles
+    grid = (np.arange(200) + 0.5) / 200
+    taus = th.tensor(grid, dtype=th.float32).unsqueeze(0)
+    with th.no_grad():
+        quantiles = model.quantile_net(batch.observations, taus)[..., 0].numpy()  # (K, B, 200)
+        nexts = model.quantile_net_target(batch.next_observations, taus)[..., 0].numpy()
+    targets = batch.rewards.numpy() + GAMMA * (1 - batch.dones.numpy()) * nexts
+    delta = targets[:, :, None, :] - quantiles[:, :, :, None]
+    huber = np.where(np.abs(delta) <= 1, delta**2 / 2, np.abs(delta) - 0.5)
+    expected = (np.abs(grid[:, None] - (delta < 0)) * huber).mean()
+    error = losses.std() / np.sqrt(len(losses))
+    assert 0 < error < 0.01 * expected
+    assert losses.mean() == pytest.approx(expected, abs=4 * error)
+
+
+def test_transitions_that_share_their_fractions():
+    """Transition b has those of row b modulo T; every part of [0, 1] is drawn from once."""
+    model = make_model()
+    taus = model._draw_taus(5, batch_size=12)
+    assert taus.shape == (3, 5)
+    assert sorted((taus * 15).int().flatten().tolist()) == list(range(15))
+    assert (taus * 5).int().tolist() == [list(range(5))] * 3
+    assert len({tuple(row) for row in (taus * 15 % 3).int().T.tolist()}) > 1  # in another order
+    assert model._draw_taus(5, batch_size=10).shape == (10, 5)
+    obs = th.randn(12, 4)
+    expected = one_by_one(model.quantile_net, obs, taus.repeat(4, 1))
+    np.testing.assert_allclose(model.quantile_net(obs, taus).detach(), expected, rtol=1e-4, atol=1e-4)
