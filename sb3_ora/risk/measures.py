@@ -167,5 +167,7 @@ def left_truncated_variance(q: np.ndarray) -> np.ndarray:
     :param q: Head values (..., K).
     :return: Truncated variance (...), in squared units of value.
     """
-    shortfall = np.maximum(np.median(q, axis=-1, keepdims=True) - q, 0.0)  # (..., K)
+    ordered, n = np.sort(q, axis=-1), q.shape[-1]  # np.median takes much longer
+    median = (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2
+    shortfall = np.maximum(median[..., None] - q, 0.0)  # (..., K)
     return 2.0 * np.mean(shortfall**2, axis=-1)

@@ -29,6 +29,8 @@ class PiecewiseLinear(ByValue):
         :param progress_remaining: 1 at the start of training, 0 at its end; values outside [0, 1] count as the nearer end.
         :return: The scheduled value.
         """
+        if len(self.points) == 1:
+            return self.points[0]
         knots = np.linspace(0.0, 1.0, len(self.points))
         return float(np.interp(1.0 - progress_remaining, knots, self.points))
 
