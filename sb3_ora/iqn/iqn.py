@@ -318,15 +318,15 @@ class IQN(ActingAlgorithm):
 
     def _draw_taus(self, n: int, batch_size: int) -> th.Tensor:
         """
-        Random fractions for a batch, (T, n): [0, 1] is cut into n T equal parts with one fraction in each, and each row has
-        one from each n-th of [0, 1]. Means over the batch have the expectation that they have under independent uniform
-        fractions, and less variance. So transitions can share them, which spares the network three of four embeddings:
-        transition b has those of row b modulo T, where T = B / 4 (or T = B if that is no integer).
+        Random fractions for a batch, (T, n). Each row has one from each n-th of [0, 1], uniform on it; the rows are equally
+        spaced there, from a random shift. Means over the batch have the expectation that they have under independent
+        uniform fractions, and less variance. So transitions can share them, which spares the network three of four
+        embeddings: transition b has those of row b modulo T, where T = B / 4 (or T = B if that is no integer).
         """
         n_rows = batch_size // SHARING if batch_size % SHARING == 0 else batch_size
-        order, within = th.rand(2, n, n_rows, device=self.device)
-        parts = order.argsort(dim=1) + n_rows * th.arange(n, device=self.device).unsqueeze(1)  # (n, T)
-        return ((parts + within) / (n * n_rows)).T
+        rows = th.arange(n_rows, device=self.device) / n_rows
+        within = (th.rand(n, 1, device=self.device) + rows).frac_()  # (n, T)
+        return ((within + th.arange(n, device=self.device).unsqueeze(1)) / n).T
 
     def _target_taus(self, batch_size: int) -> tuple[th.Tensor, bool]:
         """
@@ -383,7 +383,7 @@ class IQN(ActingAlgorithm):
         quantiles = self.quantile_net(batch.observations, taus)  # (K, B, N, A)
         actions = batch.actions.long() - int(self.action_space.start)
         quantiles = of_actions(quantiles, actions.squeeze(1).expand(len(quantiles), -1))  # (K, B, N)
-        losses = quantile_huber_loss(quantiles, targets, taus.repeat(quantiles.shape[1] // len(taus), 1))  # (K, B)
+        losses = quantile_huber_loss(quantiles, targets, taus.T.repeat(1, quantiles.shape[1] // len(taus)).T)  # (K, B)
         values = quantiles.detach().mean(dim=2)
         if self.policy.bootstrap_p == 1:
             return losses.mean(), values

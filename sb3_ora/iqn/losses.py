@@ -17,13 +17,13 @@ class _QuantileHuber(th.autograd.Function):
         clipped = delta.clamp(-1, 1)
         # Minus the derivative of each pair
         slope = th.addcmul(clipped.clamp(max=0), taus.unsqueeze(-1), clipped.abs())  # (..., N, N')
-        ctx.save_for_backward(slope.mean(dim=-1))  # (..., N)
+        ctx.save_for_backward(slope.mean(dim=-1).neg_())  # (..., N)
         return delta.sub_(clipped, alpha=0.5).mul_(slope).sum(dim=(-2, -1)).div_(targets.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: th.Tensor) -> tuple[th.Tensor, None, None]:
-        (slope,) = ctx.saved_tensors
-        return -slope * grad_outputs[0].unsqueeze(-1), None, None
+        (derivative,) = ctx.saved_tensors
+        return derivative * grad_outputs[0].unsqueeze(-1), None, None
 
 
 def quantile_huber_loss(quantiles: th.Tensor, targets: th.Tensor, taus: th.Tensor) -> th.Tensor:

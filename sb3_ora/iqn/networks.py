@@ -73,9 +73,9 @@ def of_actions(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:
     :param actions: one action for each head and observation, (K, B)
     :return: its quantiles, (K, B, N)
     """
+    taken = actions.unsqueeze(1) == th.arange(quantiles.shape[3], device=actions.device).unsqueeze(1)  # (K, A, B)
     by_action = quantiles.permute(0, 3, 2, 1)  # (K, A, N, B), as the network lays them out
-    index = actions[:, None, None].expand(-1, -1, by_action.shape[2], -1)
-    return by_action.gather(1, index).squeeze(1).transpose(1, 2)
+    return th.where(taken.unsqueeze(2), by_action, 0.0).sum(dim=1).transpose(1, 2)  # much faster than gather, backwards too
 
 
 class Encoding(NamedTuple):

@@ -37,7 +37,7 @@ def test_the_way_through_a_chain_is_found(double_q):
     settings = {"gamma": 0.9, "learning_rate": 0.01, "batch_size": 32, "buffer_size": 1000, "learning_starts": 1000}
     model = tiny(IQN, Chain(), double_q=double_q, policy_kwargs=ADAM, **settings)
     model.learn(800)
-    for _ in range(12):
+    for _ in range(20):
         model.train(20, batch_size=32)
         model.quantile_net_target.load_state_dict(model.quantile_net.state_dict())
     states = np.arange(5)
