@@ -14,6 +14,7 @@ import pytest
 import torch as th
 
 from sb3_ora import ORAIQN
+from sb3_ora.envs import KnapsackEnv
 from tests.tiny import tiny
 
 ROOT = Path(__file__).parents[1]
@@ -113,6 +114,27 @@ def test_nano_drone(tmp_path, capsys, monkeypatch):
     _, positions, outcome = example.fly(model, 0.5, seed=1)
     assert positions[0].tolist() == [0.0, -3.0] and outcome in ("reached", "collision", "timeout")
     assert np.abs(np.diff(positions, axis=0)).max() <= 0.1 + 1e-12
+
+
+def test_knapsack(capsys):
+    example = load("knapsack")
+    example.main(["--instances", "3", "--episodes", "80"])
+    instance, packed, optimum, greedy, to_optimum, to_greedy, steps = capsys.readouterr().out.splitlines()[1].split()
+    env = KnapsackEnv(instance_seed=3)
+    order = sorted(range(50), key=lambda item: env.item_values[item] / env.item_weights[item], reverse=True)
+    assert instance == "3" and float(optimum) == env.optimal_value() and 0 < float(packed) <= float(optimum)
+    assert float(to_optimum[:-1]) == pytest.approx(100 * (1 - float(packed) / float(optimum)), abs=0.01)
+    assert float(to_greedy[:-1]) == pytest.approx(100 * (1 - float(packed) / float(greedy)), abs=0.01)
+    assert int(steps) >= 80
+
+    class Greedy:
+        """Takes what is worth most per weight, of what fits."""
+
+        def predict(self, observation, state, deterministic):
+            fitting = [item for item in order if observation["action_mask"][item]]
+            return fitting[0] if fitting else 0, None
+
+    assert example.pack(Greedy(), env) == float(greedy)
 
 
 @pytest.mark.slow
