@@ -63,7 +63,7 @@ def pack(model: ORAIQN, env: KnapsackEnv) -> float:
     value, state, over = 0.0, None, False
     while not over:
         action, state = model.predict(observation, state, deterministic=True)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        observation, reward, terminated, truncated, _ = env.step(int(action))
         value += float(reward)
         over = terminated or truncated
     return value
