@@ -1,5 +1,6 @@
 """Stable-Baselines3's DQN, sb3-contrib's QR-DQN and the learners of this package, set to the common work."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ from sb3_ora import IQN, ORAIQN
 
 
 def make_model(
-    algorithm: type[OffPolicyAlgorithm],
+    algorithm: Callable[..., OffPolicyAlgorithm],
     policy_kwargs: dict[str, Any],
     fused: bool = True,
     seed: int = 0,
@@ -83,8 +84,25 @@ def make_ours(n_heads: int = 1, head_width: int | None = None, **arguments: Any)
     ensemble: dict[str, Any] = {"n_heads": n_heads} if n_heads > 1 else {}
     head_width = (HEAD_WIDTH if ensemble else WIDTH) if head_width is None else head_width
     network = {"net_arch": [WIDTH, WIDTH], "head_arch": [head_width], "n_cosines": N_COSINES}
-    quantiles = {"n_quantiles": N_QUANTILES, "n_target_quantiles": N_QUANTILES, "n_risk_samples": N_ACTING}
+    quantiles: dict[str, Any] = {"n_quantiles": N_QUANTILES, "n_target_quantiles": N_QUANTILES, "n_risk_samples": N_ACTING}
     return make_model(ORAIQN if ensemble else IQN, network, **quantiles, **ensemble, **arguments)
+
+
+def gradient_steps(model: OffPolicyAlgorithm, n: int) -> None:
+    """
+    :param model: a learner
+    :param n: number of gradient steps to take, each with its replay sampling
+    """
+    for _ in range(n):
+        model.train(gradient_steps=1, batch_size=model.batch_size)
+
+
+def environment_steps(model: OffPolicyAlgorithm, n: int) -> None:
+    """
+    :param model: a learner
+    :param n: number of steps to take in every environment, with the gradient steps that are due
+    """
+    model.learn(n * model.n_envs, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
 
 
 def as_learner(model: OffPolicyAlgorithm) -> Learner:
@@ -92,18 +110,14 @@ def as_learner(model: OffPolicyAlgorithm) -> Learner:
     :param model: a learner with Stable-Baselines3's interface
     :return: what the benchmark asks of it
     """
-    batch, n_envs = model.batch_size, model.n_envs
-
-    def learn(n: int) -> None:
-        model.learn(n * n_envs, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
-
-    def gradient() -> None:
-        model.train(gradient_steps=1, batch_size=batch)
-
-    return Learner(lambda: model.learn(WARM_UP, log_interval=None), learn, gradient)  # type: ignore[arg-type]
+    return Learner(
+        warm_up=partial(model.learn, WARM_UP, log_interval=None),  # type: ignore[arg-type]
+        steps=partial(environment_steps, model),
+        gradient=partial(gradient_steps, model, 1),
+    )
 
 
-def _baseline(algorithm: type[OffPolicyAlgorithm], fused: bool, network: dict[str, Any], seed: int) -> Learner:
+def _baseline(algorithm: Callable[..., OffPolicyAlgorithm], fused: bool, network: dict[str, Any], seed: int) -> Learner:
     return as_learner(make_model(algorithm, {"net_arch": [WIDTH] * 3, **network}, fused, seed))
 
 

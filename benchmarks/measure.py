@@ -1,30 +1,35 @@
-"""How times are taken: fresh processes in interleaved rounds, or learners that take turns in this one."""
+"""How times are taken: learners take turns, each in a process of its own, or all in this one."""
 
 import multiprocessing
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch as th
 
 from benchmarks.learners import learner_cases
 from benchmarks.peers import peer_cases
-from benchmarks.work import Make
+from benchmarks.work import Learner, Make
 
-#: What processes have imported before they are made, so that no measurement waits for it
+#: What processes have imported before they are made, so that none waits for it
 PRELOADED = ["benchmarks.measure", "sb3_ora", "pfrl.agents.iqn", "tianshou.algorithm.modelfree.iqn"]
+T = TypeVar("T")
 
 
 class Sizes(NamedTuple):
     """How much is measured."""
 
-    rounds: int
-    settle: int  # steps that are not timed
-    steps: int
-    gradients: int
+    processes: int  # of each learner, one after the other
+    rounds: int  # turns of each process, after one that is not timed
+    settle: int  # environment steps at the start of a turn that are not timed
+    steps: int  # environment steps that are
+    gradients: int  # gradient steps
 
 
 class Times(NamedTuple):
@@ -32,7 +37,7 @@ class Times(NamedTuple):
 
     step: float  # environment step and gradient step, on the clock
     step_cpu: float  # the same in processor time
-    gradient: float
+    gradient: float  # gradient step, on the clock
 
 
 def all_cases() -> dict[str, Make]:
@@ -53,47 +58,110 @@ def timed(run: Callable[[], object], n: int) -> tuple[float, float]:
     return 1e3 * (time.perf_counter() - clock) / n, 1e3 * (time.process_time() - processor) / n
 
 
-def measure(name: str, seed: int, sizes: Sizes) -> Times:
+def rounds_of(turns: Mapping[str, Callable[[], T]], n: int) -> list[dict[str, T]]:
+    """
+    :param turns: what takes turns, by name
+    :param n: number of rounds, after one that does not count
+    :return: what each turn returned, for each round. Every other round goes backwards, so that none gains by its place.
+    """
+    names = list(turns)
+    results = []
+    for i in range(n + 1):
+        results.append({name: turns[name]() for name in (names if i % 2 else reversed(names))})
+    return results[1:]
+
+
+def take_turns(runs: Mapping[str, Callable[[int], object]], n: int, rounds: int) -> list[dict[str, float]]:
+    """
+    :param runs: what to time in this process, by name: each takes a number of steps
+    :param n: steps per turn
+    :param rounds: turns, after one that does not count
+    :return: processor milliseconds per step, for each round
+    """
+    times = rounds_of({name: partial(timed, partial(run, n), n) for name, run in runs.items()}, rounds)
+    return [{name: processor for name, (_, processor) in turn.items()} for turn in times]
+
+
+def make_learner(name: str, seed: int) -> Learner:
     """
     :param name: name of a case
     :param seed: seed
-    :param sizes: how much to measure
-    :return: its times, measured in this process
+    :return: the learner after its random steps, on one thread of this process
     """
     th.set_num_threads(1)
     th.manual_seed(seed)
     np.random.seed(seed)
     learner = all_cases()[name](seed)
     learner.warm_up()
+    return learner
+
+
+def take_turn(learner: Learner, sizes: Sizes) -> Times:
+    """
+    :param learner: a learner after its random steps
+    :param sizes: how much to measure
+    :return: its times
+    """
     learner.steps(sizes.settle)
-    step, step_cpu = timed(lambda: learner.steps(sizes.steps), sizes.steps)
+    step, step_cpu = timed(partial(learner.steps, sizes.steps), sizes.steps)
     gradient, _ = timed(lambda: [learner.gradient() for _ in range(sizes.gradients)], sizes.gradients)
     return Times(step, step_cpu, gradient)
 
 
-def measure_rounds(names: list[str], sizes: Sizes) -> Iterator[dict[str, Times]]:
+def _serve(connection: Connection, name: str, seed: int, sizes: Sizes) -> None:
+    """The process of a learner: takes a turn whenever it is told to go on."""
+    learner = make_learner(name, seed)
+    connection.send(None)
+    while connection.recv():
+        connection.send(take_turn(learner, sizes))
+
+
+@contextmanager
+def own_process(name: str, seed: int, sizes: Sizes) -> Iterator[Callable[[], Times]]:
     """
-    :param names: names of cases, measured one after the other, each in a process of its own that has imported everything
-        and made nothing
-    :param sizes: how much to measure
-    :return: the times of each round as it is finished
+    :param name: name of a case
+    :param seed: seed
+    :param sizes: how much to measure in a turn
+    :return: what lets it take a turn, in a process of its own that imported everything and made nothing before
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    with context.Pool(1, maxtasksperchild=1) as pool:
-        for seed in range(sizes.rounds):
-            yield {name: pool.apply(measure, (name, seed, sizes)) for name in names}
+    here, there = context.Pipe()
+    process = context.Process(target=_serve, args=(there, name, seed, sizes), daemon=True)
+    process.start()
+    there.close()
+
+    def answer() -> Times:
+        try:
+            return here.recv()
+        except EOFError:
+            raise RuntimeError(f"the process of {name!r} ended early: its error is printed above") from None
+
+    def turn() -> Times:
+        here.send(True)
+        return answer()
+
+    try:
+        answer()
+        yield turn
+    finally:
+        process.terminate()
+        process.join()
+        here.close()
 
 
-def take_turns(runs: Mapping[str, Callable[[int], object]], n: int, rounds: int) -> list[dict[str, float]]:
+def measure_rounds(names: list[str], sizes: Sizes) -> list[dict[str, Times]]:
     """
-    :param runs: what to time, by name: each takes a number of steps
-    :param n: steps per turn
-    :param rounds: turns, after one that is not timed
-    :return: processor milliseconds per step, for each round
+    :param names: names of cases
+    :param sizes: how much to measure
+    :return: their times in each round, in which they take turns
     """
-    times = [{name: timed(lambda run=run: run(n), n)[1] for name, run in runs.items()} for _ in range(rounds + 1)]
-    return times[1:]
+    results = []
+    for seed in range(sizes.processes):
+        with ExitStack() as stack:
+            turns = {name: stack.enter_context(own_process(name, seed, sizes)) for name in names}
+            results += rounds_of(turns, sizes.rounds)
+    return results
 
 
 def peak_memory() -> float:
