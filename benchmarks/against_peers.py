@@ -22,7 +22,7 @@ PAIRS = (
 DEFAULT_ADAM = {"IQN": "fused", "ORAIQN(10)": "fused"}
 QUANTITIES = {
     "step": "environment and gradient step",
-    "step_cpu": "the same in processor time",
+    "clock": "the same on the clock",
     "gradient": "gradient step",
 }
 

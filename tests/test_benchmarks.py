@@ -78,7 +78,11 @@ def test_quotients_are_taken_within_each_round():
     (row,) = against_peers.quotients(rounds)
     assert (row.case, row.median, row.low, row.high) == ("IQN / SB3 DQN, plain Adam", 2, 2, 2)
     both = {f"{name}, {adam}": Times(1.0, 0, 0) for name in ("IQN", "SB3 DQN") for adam in ("plain", "fused")}
-    assert [row.case.split(", ")[-1] for row in against_peers.quotients([both])] == ["plain Adam", "fused Adam", "default Adam"]
+    assert [row.case.split(", ")[-1] for row in against_peers.quotients([both])] == [
+        "plain Adam",
+        "fused Adam",
+        "default Adam",
+    ]
 
 
 def test_peers_that_are_not_installed_are_left_out(monkeypatch):
@@ -176,7 +180,9 @@ def test_profile_part(tmp_path):
 def test_gpu_part_on_the_cpu(tmp_path):
     rows = run_part("gpu", tmp_path, "--device", "cpu")
     units = ["ms"] * 3 + ["x of IQN"] * 3 + ["1/s"] * 3
-    assert [(row["case"], row["unit"]) for row in rows] == list(zip(["QR-DQN(200)", "IQN", "ORAIQN(2)"] * 3, units, strict=True))
+    assert [(row["case"], row["unit"]) for row in rows] == list(
+        zip(["QR-DQN(200)", "IQN", "ORAIQN(2)"] * 3, units, strict=True)
+    )
     assert all(float(row["median"]) > 0 for row in rows)
 
 
