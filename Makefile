@@ -43,8 +43,7 @@ doc: $(VENV)/docs.stamp
 bench: $(VENV)/base.stamp
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-peers:
-	$(MAKE) $(VENV_PEERS)/peers.stamp VENV=$(VENV_PEERS)
+bench-peers: $(VENV_PEERS)/peers.stamp
 	$(VENV_PEERS)/bin/python -m benchmarks --part peers --part memory $(ARGS)
 
 clean:
@@ -63,9 +62,10 @@ $(VENV)/dev.stamp: $(VENV)/base.stamp
 	$(BIN)/python -m pip install --no-deps or-gym==0.5.0
 	touch $@
 
-$(VENV)/peers.stamp: $(VENV)/base.stamp benchmarks/peers.txt
-	$(PIP_INSTALL) . -r benchmarks/peers.txt
-	$(BIN)/python -m pip install --no-deps pfrl==0.4.0
+$(VENV_PEERS)/peers.stamp: $(INSTALLED_FROM) benchmarks/peers.txt
+	$(PYTHON) -m venv $(VENV_PEERS)
+	$(VENV_PEERS)/bin/python -m pip install -e . -r benchmarks/peers.txt
+	$(VENV_PEERS)/bin/python -m pip install --no-deps pfrl==0.4.0
 	touch $@
 
 $(VENV)/docs.stamp: $(VENV)/base.stamp

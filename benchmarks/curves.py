@@ -55,7 +55,7 @@ def run_curves(quick: bool) -> list[Row]:
     :param quick: whether few values and steps are enough
     :return: cost of a step (an environment step of each environment, a gradient step) on the CPU
     """
-    n, rounds = (2, 2) if quick else (20, 15)
+    n, rounds = (2, 2) if quick else (10, 25)
 
     def some(values: tuple[int, ...], base: int) -> list[int]:
         return [x for x in values if not quick or x in (values[0], base)]
@@ -127,7 +127,7 @@ def run_adaptation(quick: bool) -> list[Row]:
     :param quick: whether few learners and steps are enough
     :return: what adaptation adds to the step of the same ensemble without it
     """
-    n, rounds = (2, 2) if quick else (20, 41)
+    n, rounds = (2, 2) if quick else (5, 120)
     models = adaptation_models(quick)
     runs = {name: ready(model) for name, model in models.items()}
     for name, model in models.items():

@@ -19,7 +19,7 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
-from benchmarks.learners import environment_steps, gradient_steps
+from benchmarks.learners import gradient_steps
 from benchmarks.report import Row, make_row
 from sb3_ora import IQN, ORAIQN
 
@@ -104,6 +104,14 @@ def make_models(game: str | None, device: str, sizes: Sizes) -> dict[str, OffPol
     for model in models.values():
         model.learn(sizes.transitions, log_interval=None)  # type: ignore[arg-type]
     return models
+
+
+def environment_steps(model: OffPolicyAlgorithm, n: int) -> None:
+    """
+    :param model: a learner
+    :param n: number of steps to take in every environment, with the gradient steps that are due
+    """
+    model.learn(n * model.n_envs, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
 
 
 def device_ms(run: Callable[[OffPolicyAlgorithm, int], object], model: OffPolicyAlgorithm, n: int, device: str) -> float:

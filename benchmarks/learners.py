@@ -7,6 +7,7 @@ from typing import Any
 import torch as th
 from sb3_contrib import QRDQN
 from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -29,6 +30,8 @@ from benchmarks.work import (
     cart_pole,
 )
 from sb3_ora import IQN, ORAIQN
+
+FOREVER = 10**9
 
 
 def make_model(
@@ -97,24 +100,32 @@ def gradient_steps(model: OffPolicyAlgorithm, n: int) -> None:
         model.train(gradient_steps=1, batch_size=model.batch_size)
 
 
-def environment_steps(model: OffPolicyAlgorithm, n: int) -> None:
-    """
-    :param model: a learner
-    :param n: number of steps to take in every environment, with the gradient steps that are due
-    """
-    model.learn(n * model.n_envs, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
-
-
 def as_learner(model: OffPolicyAlgorithm) -> Learner:
     """
     :param model: a learner with Stable-Baselines3's interface
     :return: what the benchmark asks of it
     """
-    return Learner(
-        warm_up=partial(model.learn, WARM_UP, log_interval=None),  # type: ignore[arg-type]
-        steps=partial(environment_steps, model),
-        gradient=partial(gradient_steps, model, 1),
-    )
+    callback: BaseCallback | None = None
+
+    def steps(n: int) -> None:
+        """What the loop of ``learn`` does; that starts and ends training each time, which must not count."""
+        nonlocal callback
+        if callback is None:
+            _, callback = model._setup_learn(FOREVER, None, reset_num_timesteps=False)
+            callback.on_training_start({}, {})
+        for _ in range(n):
+            model.collect_rollouts(
+                model.env,  # type: ignore[arg-type]
+                callback,
+                model.train_freq,  # type: ignore[arg-type]
+                model.replay_buffer,  # type: ignore[arg-type]
+                learning_starts=model.learning_starts,
+                log_interval=None,
+            )
+            model.train(gradient_steps=1, batch_size=model.batch_size)
+
+    warm_up = partial(model.learn, WARM_UP, log_interval=None)  # type: ignore[arg-type]
+    return Learner(warm_up, steps, partial(gradient_steps, model, 1))
 
 
 def _baseline(algorithm: Callable[..., OffPolicyAlgorithm], fused: bool, network: dict[str, Any], seed: int) -> Learner:

@@ -54,7 +54,7 @@ def test_time_per_step_is_that_of_the_work():
 def test_learners_share_the_work():
     for name, make in measure.learner_cases().items():
         learner = make(0)
-        model = learner.steps.args[0]
+        model = learner.gradient.args[0]
         learner.warm_up()
         assert (model.num_timesteps, model._n_updates) == (1000, 0), name
         learner.steps(3)
