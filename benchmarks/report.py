@@ -1,11 +1,12 @@
 """Results as a table on the terminal, a CSV file and a plot, each of which names its machine."""
 
 import csv
+import math
 import os
 import platform
 from collections.abc import Sequence
 from datetime import date
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -22,7 +23,9 @@ class Row(NamedTuple):
     case: str
     unit: str
     median: float
-    low: float
+    median_low: float  # 95 % interval of the median, for rounds that do not depend on each other
+    median_high: float
+    low: float  # of single rounds
     high: float
     rounds: int
     x: float | None = None  # where the case is a curve, the place on it
@@ -39,9 +42,22 @@ def make_row(
     :param values: one for each round
     :param x: place on a curve
     :param ms: median time in milliseconds
-    :return: the values' median and range
+    :return: the values' median with its interval, and their range
     """
-    return Row(quantity, case, unit, median(values), min(values), max(values), len(values), x, ms)
+    ordered = sorted(values)
+    outside = outside_interval(len(ordered))
+    interval = ordered[outside], ordered[-1 - outside]
+    return Row(quantity, case, unit, median(ordered), *interval, ordered[0], ordered[-1], len(ordered), x, ms)
+
+
+def outside_interval(n: int) -> int:
+    """
+    :param n: number of values
+    :return: how many on either side may be left out, so that the rest spans the median of what they are drawn from with a
+        probability of 95 % (the number below it is binomial); 0 where there are too few values for that
+    """
+    tails = accumulate(math.comb(n, below) / 2**n for below in range(n // 2))  # P(at most so many are below)
+    return max(0, sum(tail <= 0.025 for tail in tails) - 1)
 
 
 def cpu_model() -> str:
@@ -72,11 +88,12 @@ def print_rows(rows: Sequence[Row], device: str = "cpu") -> None:
     """
     width = max(len(row.case) for row in rows) + 2
     for (quantity, unit), group in groupby(rows, key=lambda row: (row.quantity, row.unit)):
-        print(f"\n{quantity}, {unit}: median [range]")
+        print(f"\n{quantity}, {unit}: median (its 95 % interval) [range of single rounds]")
         for row in group:
             x = "" if row.x is None else f"{row.x:9g}"
             ms = "" if row.ms is None else f"{row.ms:12.4g} ms here"
-            print(f"  {row.case:{width}}{x}{row.median:12.4g}  [{row.low:.4g} - {row.high:.4g}]{ms}")
+            interval = f"({row.median_low:.4g} - {row.median_high:.4g})"
+            print(f"  {row.case:{width}}{x}{row.median:12.4g}  {interval:18} [{row.low:.4g} - {row.high:.4g}]{ms}")
     print(f"\n{rows[0].rounds} rounds on {machine(device)}, {date.today()}")
 
 
@@ -95,7 +112,7 @@ def write_csv(part: str, rows: Sequence[Row], folder: Path, device: str = "cpu")
         writer.writerow([*Row._fields[:-1], "date", "machine"])
         for row in rows:
             x = "" if row.x is None else f"{row.x:g}"
-            numbers = [f"{value:.4g}" for value in (row.median, row.low, row.high)]
+            numbers = [f"{value:.4g}" for value in (row.median, row.median_low, row.median_high, row.low, row.high)]
             writer.writerow([row.quantity, row.case, row.unit, *numbers, row.rounds, x, date.today(), machine(device)])
     return file
 
@@ -126,7 +143,7 @@ def plot(part: str, rows: Sequence[Row], folder: Path, device: str = "cpu") -> P
             _lines(axes, group)
             axes.set(xlabel=quantity, ylabel=unit)
         axes.tick_params(labelsize=8)
-    figure.supxlabel(f"median and range of {rows[0].rounds} rounds, {machine(device)}, {date.today()}", fontsize=7)
+    figure.supxlabel(f"median of {rows[0].rounds} rounds and its 95 % interval, {machine(device)}, {date.today()}", fontsize=7)
     file = folder / f"{part}.png"
     figure.savefig(file, dpi=100)
     return file
@@ -134,7 +151,7 @@ def plot(part: str, rows: Sequence[Row], folder: Path, device: str = "cpu") -> P
 
 def _bars(axes, rows: Sequence[Row]) -> None:
     medians = [row.median for row in rows]
-    errors = [[row.median - row.low for row in rows], [row.high - row.median for row in rows]]
+    errors = [[row.median - row.median_low for row in rows], [row.median_high - row.median for row in rows]]
     axes.barh([row.case for row in rows], medians, xerr=errors, height=0.7, error_kw={"lw": 0.8})
     axes.invert_yaxis()
 
@@ -145,7 +162,7 @@ def _lines(axes, rows: Sequence[Row]) -> None:
         x = [row.x for row in points]
         (line,) = axes.plot(x, [row.median for row in points], "o-", ms=3, lw=1, label=case)
         axes.fill_between(
-            x, [row.low for row in points], [row.high for row in points], color=line.get_color(), alpha=0.2, lw=0
+            x, [row.median_low for row in points], [row.median_high for row in points], color=line.get_color(), alpha=0.2, lw=0
         )
     axes.set_xscale("log", base=2)
     axes.legend(fontsize=8)

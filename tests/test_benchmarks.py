@@ -4,12 +4,13 @@ from statistics import median
 import numpy as np
 import pytest
 import torch as th
+from scipy.stats import binom
 
-from benchmarks import against_peers, curves, measure, peers
+from benchmarks import against_peers, curves, learners, measure, peers
 from benchmarks.__main__ import PARTS, main
 from benchmarks.learners import as_learner, make_ours
 from benchmarks.measure import Times
-from benchmarks.report import machine, make_row, plot
+from benchmarks.report import machine, make_row, outside_interval, plot
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +18,12 @@ def restore_threads():
     threads = th.get_num_threads()
     yield
     th.set_num_threads(threads)
+
+
+@pytest.fixture
+def short_warm_up(monkeypatch):
+    for module in (learners, curves):
+        monkeypatch.setattr(module, "WARM_UP", 100)
 
 
 def run_part(part, folder, *arguments):
@@ -51,15 +58,15 @@ def test_time_per_step_is_that_of_the_work():
     assert 0.5 < five / one < 2 and 2.5 < per_call / one < 10
 
 
-def test_learners_share_the_work():
+def test_learners_share_the_work(short_warm_up):
     for name, make in measure.learner_cases().items():
         learner = make(0)
         model = learner.gradient.args[0]
         learner.warm_up()
-        assert (model.num_timesteps, model._n_updates) == (1000, 0), name
+        assert (model.num_timesteps, model._n_updates) == (100, 0), name
         learner.steps(3)
         learner.gradient()
-        assert (model.num_timesteps, model._n_updates, model.exploration_rate) == (1003, 4, 0.1), name
+        assert (model.num_timesteps, model._n_updates, model.exploration_rate) == (103, 4, 0.1), name
         group = model.policy.optimizer.param_groups[0]
         assert (group["fused"], group["lr"]) == (name.endswith("fused"), 1e-3), name
 
@@ -107,10 +114,24 @@ def test_a_process_that_fails_is_reported():
         measure.measure_rounds(["no such learner"], measure.Sizes(1, 1, 0, 1, 1))
 
 
+@pytest.mark.parametrize("n", [1, 5, 6, 8, 24, 120])
+def test_interval_of_the_median_has_its_coverage(n):
+    outside = outside_interval(n)
+    # The median is left of the interval where at most so many values are below it
+    coverage = 1 - 2 * binom.cdf(outside, n, 0.5)
+    assert coverage >= 0.95 or outside == 0
+    assert 1 - 2 * binom.cdf(outside + 1, n, 0.5) < 0.95
+
+
+def test_row_orders_its_values():
+    row = make_row("q", "c", "x", [5.0, 1.0, 4.0, 2.0, 3.0, 9.0, 8.0, 7.0, 6.0, 10.0])
+    assert (row.low, row.median_low, row.median, row.median_high, row.high, row.rounds) == (1, 2, 5.5, 9, 10, 10)
+
+
 # Adaptation
 
 
-def test_table_is_full_and_the_aged_learner_old():
+def test_table_is_full_and_the_aged_learner_old(short_warm_up):
     model = make_ours(2, head_width=4, max_keys=500)
     as_learner(model).warm_up()
     curves.age(model)
@@ -137,13 +158,14 @@ def test_peers_part(tmp_path, monkeypatch, capsys):
     assert "pfrl is not installed and is left out" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_memory_part(tmp_path):
     rows = run_part("memory", tmp_path)
     alone, iqn = (float(row["median"]) for row in rows)
     assert 50 < alone < iqn < 5000
 
 
-def test_curves_part(tmp_path, monkeypatch):
+def test_curves_part(tmp_path, monkeypatch, short_warm_up):
     monkeypatch.setattr(curves, "BATCHES", (1, 64, 2048))
     monkeypatch.setattr(curves, "HEADS", (10, 64))
     rows = run_part("curves", tmp_path)
@@ -153,7 +175,7 @@ def test_curves_part(tmp_path, monkeypatch):
     assert ("number of environments", "IQN", "4") in values
 
 
-def test_adaptation_part(tmp_path):
+def test_adaptation_part(tmp_path, short_warm_up):
     rows = run_part("adaptation", tmp_path)
     cases = ["grid of 19 levels", "grid of 91 levels", "table full with 100 keys", "as after 1000000 steps"]
     assert [row["case"] for row in rows] == cases
@@ -167,7 +189,7 @@ def test_environments_part(tmp_path):
     assert {f"Knapsack-v{version}" for version in range(4)} < values.keys()
 
 
-def test_profile_part(tmp_path):
+def test_profile_part(tmp_path, short_warm_up):
     rows = run_part("profile", tmp_path)
     steps = [f"{kind} step of {name}" for name in ("IQN", "ORAIQN(10)") for kind in ("gradient", "environment")]
     for step in steps:
