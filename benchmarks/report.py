@@ -87,14 +87,16 @@ def print_rows(rows: Sequence[Row], device: str = "cpu") -> None:
     :param device: the device they were measured on
     """
     width = max(len(row.case) for row in rows) + 2
+    meaning = ": median (its 95 % interval) [range of single rounds]" if rows[0].rounds > 1 else ""
     for (quantity, unit), group in groupby(rows, key=lambda row: (row.quantity, row.unit)):
-        print(f"\n{quantity}, {unit}: median (its 95 % interval) [range of single rounds]")
+        print(f"\n{quantity}, {unit}{meaning}")
         for row in group:
             x = "" if row.x is None else f"{row.x:9g}"
             ms = "" if row.ms is None else f"{row.ms:12.4g} ms here"
-            interval = f"({row.median_low:.4g} - {row.median_high:.4g})"
-            print(f"  {row.case:{width}}{x}{row.median:12.4g}  {interval:18} [{row.low:.4g} - {row.high:.4g}]{ms}")
-    print(f"\n{rows[0].rounds} rounds on {machine(device)}, {date.today()}")
+            interval, around = f"({row.median_low:.4g} - {row.median_high:.4g})", f"[{row.low:.4g} - {row.high:.4g}]"
+            spread = f"  {interval:18} {around}" if row.rounds > 1 else ""
+            print(f"  {row.case:{width}}{x}{row.median:12.4g}{spread}{ms}")
+    print(f"\nrounds: {rows[0].rounds}, on {machine(device)}, {date.today()}")
 
 
 def write_csv(part: str, rows: Sequence[Row], folder: Path, device: str = "cpu") -> Path:

@@ -50,7 +50,7 @@ def test_rounds_alternate_and_the_first_does_not_count():
 
 def test_time_per_step_is_that_of_the_work():
     def work():
-        sum(range(300_000))
+        sum(range(50_000))
 
     one = median(measure.timed(work, 1)[1] for _ in range(15))
     five = median(measure.timed(lambda: [work() for _ in range(5)], 5)[1] for _ in range(15))
@@ -140,7 +140,7 @@ def test_table_is_full_and_the_aged_learner_old(short_warm_up):
     assert model.replay_buffer.size() == 50_000 and np.abs(model.replay_buffer.observations[-1]).sum() > 0
     as_learner(model).steps(3)
     assert len(table) == 500 and model.num_timesteps == curves.AGE + 3
-    assert (table.keys()[-2:] >= 0).all()  # a pair that CartPole visited has taken the place of one that filled the table
+    assert table.keys()[-1] >= 0  # a pair that CartPole visited has taken the place of one that filled the table
 
 
 # Whole parts
