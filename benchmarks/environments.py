@@ -1,12 +1,12 @@
 """
-Environment steps per second with random actions: CartPole-v1, and the Nano Drone with 6 obstacles, one and 64 at once.
+Speed of environments with random actions, in multiples of CartPole-v1's: the four Knapsack problems with 50 items, and
+the Nano Drone with 6 obstacles, one and 64 at once.
 
-All take turns, in processor time, which a busy machine changes less than time on the clock. ``as arrays`` is what all
-forms are made of; the others come with what their interfaces ask for: observations, infos, resets.
+All take turns, in processor time, which a busy machine changes less than time on the clock. Resets count. ``as arrays``
+is what all forms of the Nano Drone are made of; the others come with what their interfaces ask for: observations, infos.
 """
 
 import importlib.util
-import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
@@ -14,13 +14,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from sb3_ora.envs import NanoDroneEnv, NanoDroneVecEnv, NanoDroneVectorEnv
+from benchmarks.measure import take_turns
+from benchmarks.report import Row, make_row
+from sb3_ora.envs import KnapsackEnv, NanoDroneEnv, NanoDroneVecEnv, NanoDroneVectorEnv
 from sb3_ora.envs.nano_drone.config import REACHED, NanoDroneConfig
 from sb3_ora.envs.nano_drone.core import NanoDroneCore
 from sb3_ora.envs.nano_drone.layouts import Layout
 
 N_DRONES = 64
 LAYOUT: dict[str, Any] = {"n_obstacles": 6, "mode": "eval"}
+CART_POLE = "CartPole-v1"
 Loop = Callable[[int], None]  # takes so many steps
 
 
@@ -40,6 +43,15 @@ def single(env: gym.Env, n_actions: int) -> Loop:
                 env.reset()
 
     return loop
+
+
+def knapsack(version: int) -> Loop:
+    """
+    :param version: which problem, 0 to 3
+    :return: a loop of random steps; valid actions are not looked for, so that an episode ends at the first that is not
+    """
+    env = KnapsackEnv(version)
+    return single(env, int(env.action_space.n))
 
 
 def arrays(compiled: bool | None, resets: bool) -> Loop:
@@ -85,7 +97,8 @@ def make_loops() -> dict[str, Loop]:
     :return: what is measured, by name, CartPole first
     """
     loops = {
-        "CartPole-v1": single(gym.make("CartPole-v1").unwrapped, 2),
+        CART_POLE: single(gym.make(CART_POLE).unwrapped, 2),
+        **{f"Knapsack-v{version}": knapsack(version) for version in range(4)},
         "NanoDrone-v0": single(NanoDroneEnv(**LAYOUT), 12),
         "NanoDrone-v0, 64 as arrays, no resets": arrays(None, resets=False),
         "NanoDrone-v0, 64 as arrays": arrays(None, resets=True),
@@ -97,19 +110,16 @@ def make_loops() -> dict[str, Loop]:
     return loops
 
 
-def print_environments(quick: bool) -> None:
+def run_environments(quick: bool) -> list[Row]:
     """
     :param quick: whether a few steps are enough
+    :return: speed of each environment
     """
     n, rounds = (N_DRONES, 3) if quick else (40 * N_DRONES, 21)
     loops = make_loops()
-    seconds: dict[str, list[float]] = {name: [] for name in loops}
-    for _ in range(rounds + 1):
-        for name, loop in loops.items():
-            start = time.process_time()
-            loop(n)
-            seconds[name].append((time.process_time() - start) / n)
-    rates = {name: 1 / median(times[1:]) for name, times in seconds.items()}
-    print(f"{'':42}{'steps per second':>18}")
-    for name, rate in rates.items():
-        print(f"{name:42}{rate:18,.0f} {rate / rates['CartPole-v1']:8.2f} x")
+    times = take_turns(loops, n, rounds)
+    rows = []
+    for name in loops:
+        values = [turn[CART_POLE] / turn[name] for turn in times]
+        rows.append(make_row("speed", name, f"x of {CART_POLE}", values, ms=median(turn[name] for turn in times)))
+    return rows
