@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ora.checkpoint.files import FORMAT, CheckpointError, Saved, checkpoints_in, last_checkpoint, write_checkpoint
 from sb3_ora.checkpoint.run import Run, flat_callbacks
-from sb3_ora.checks import check_integer
+from sb3_ora.checks import check_integer, check_path, check_verbose
 from sb3_ora.iqn.acting import ActingAlgorithm
 
 
@@ -45,10 +45,10 @@ class RunCheckpoint(BaseCallback):
     model: ActingAlgorithm
 
     def __init__(self, save_freq: int, folder: str | Path | None = None, keep: int = 2, verbose: int = 0):
-        super().__init__(verbose)
+        super().__init__(check_verbose(verbose))
         self.save_freq = check_integer("save_freq", save_freq, 1)
         self.keep = check_integer("keep", keep, 1)
-        self.folder = None if folder is None else str(folder)
+        self.folder = None if folder is None else check_path("folder", folder)
         self.last_saved = 0
         self.told = False
         self._resuming: Saved | None = None

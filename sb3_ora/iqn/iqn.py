@@ -17,12 +17,12 @@ from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_nam
 
 from sb3_ora.adapters.base import RiskAdapter, find_adapters
 from sb3_ora.adapters.schedule import ScheduleAdapter
-from sb3_ora.checks import check_choice, check_integer, check_number
 from sb3_ora.iqn.acting import ActingAlgorithm
+from sb3_ora.iqn.arguments import check_learner, check_made_with
 from sb3_ora.iqn.bootstrap import bootstrap_mask
 from sb3_ora.iqn.buffers import LARGE_BUFFER, DictNStepReplayBuffer, observation_bytes
 from sb3_ora.iqn.losses import quantile_huber_loss
-from sb3_ora.iqn.masks import check_mask, mask_values
+from sb3_ora.iqn.masks import mask_values
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork
 from sb3_ora.iqn.policies import CnnPolicy, IQNPolicy, MlpPolicy, MultiInputPolicy
 from sb3_ora.risk.distortions import Distortion, Neutral, make_distortion, midpoints
@@ -138,6 +138,18 @@ class IQN(ActingAlgorithm):
         use_action_mask: bool = False,
         _init_setup_model: bool = True,
     ):
+        check_made_with(
+            type(self),
+            IQNPolicy,
+            policy=policy,
+            env=env,
+            device=device,
+            verbose=verbose,
+            tensorboard_log=tensorboard_log,
+            policy_kwargs=policy_kwargs,
+            replay_buffer_kwargs=replay_buffer_kwargs,
+            is_complete=_init_setup_model,
+        )
         super().__init__(
             policy,
             env,
@@ -191,30 +203,7 @@ class IQN(ActingAlgorithm):
     # Set-up
 
     def _check_arguments(self) -> None:
-        for name in ("n_quantiles", "n_target_quantiles", "n_risk_samples", "target_update_interval"):
-            check_integer(name, getattr(self, name))
-        for name in ("buffer_size", "batch_size", "n_steps"):
-            check_integer(name, getattr(self, name))
-        check_number("learning_starts", self.learning_starts, 0)
-        check_integer("gradient_steps", self.gradient_steps, -1)
-        for name in ("exploration_initial_eps", "exploration_final_eps", "exploration_fraction", "evaluation_eps", "gamma"):
-            check_number(name, getattr(self, name), 0, 1)
-        check_number("tau", self.tau, 0, 1, open_low=True)
-        if self.max_grad_norm is not None:
-            check_number("max_grad_norm", self.max_grad_norm, 0, open_low=True)
-        check_choice("target_risk", self.target_risk, ("acting", "neutral"))
-        names = "n_heads n_risk_samples distortion risk_level epistemic_measure alpha risk_scope state_key max_keys"
-        for name in sorted({*names.split(), "use_action_mask"} & self.policy_kwargs.keys()):
-            raise ValueError(f"policy_kwargs must not hold {name}={self.policy_kwargs[name]!r}: the algorithm sets it")
-        if self.use_action_mask:
-            normalize = None if self.env is None else self.get_vec_normalize_env()
-            check_mask(self.observation_space, self.action_space, normalize)
-        distortion = make_distortion(self.distortion)
-        if isinstance(distortion, Neutral) and self.risk_level is not None:
-            raise ValueError(
-                f"risk_level={self.risk_level!r} has no effect with distortion='neutral': "
-                "choose a distortion ('cvar', 'wang', 'cpw', 'power' or an object), or leave risk_level at None"
-            )
+        check_learner(self)
 
     def _policy_arguments(self) -> dict[str, Any]:
         """What the policy is built from: the user's ``policy_kwargs`` and the algorithm's own arguments."""
@@ -264,9 +253,10 @@ class IQN(ActingAlgorithm):
                     self.replay_buffer_kwargs |= {"n_steps": self.n_steps, "gamma": self.gamma}
                     warnings.filterwarnings("ignore", message=r"`n_steps=\d+` is ignored")
                 super()._setup_model()
+        except MemoryError as error:
+            raise MemoryError(f"buffer_size={self.buffer_size} transitions do not fit into memory: {error}") from error
         finally:
             self.__dict__.update(given)
-        check_integer("the frequency in train_freq", self.train_freq.frequency)  # type: ignore[union-attr]
         self._create_aliases()
         # Copy running stats, see https://github.com/DLR-RM/stable-baselines3/issues/996
         self.batch_norm_stats = get_parameters_by_name(self.quantile_net, ["running_"])
