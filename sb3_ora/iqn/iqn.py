@@ -12,8 +12,9 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, ReplayBufferSamples, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, ReplayBufferSamples, RolloutReturn, Schedule
 from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ora.adapters.base import RiskAdapter, find_adapters
 from sb3_ora.adapters.schedule import ScheduleAdapter
@@ -21,6 +22,15 @@ from sb3_ora.iqn.acting import ActingAlgorithm
 from sb3_ora.iqn.arguments import check_learner, check_made_with
 from sb3_ora.iqn.bootstrap import bootstrap_mask
 from sb3_ora.iqn.buffers import LARGE_BUFFER, DictNStepReplayBuffer, observation_bytes
+from sb3_ora.iqn.finite import (
+    FiniteEnv,
+    NotFiniteError,
+    Statistics,
+    check_first_observations,
+    check_update,
+    checked_loss,
+    tell_callbacks,
+)
 from sb3_ora.iqn.losses import quantile_huber_loss
 from sb3_ora.iqn.masks import mask_values
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork
@@ -196,6 +206,7 @@ class IQN(ActingAlgorithm):
         # "epsilon" for the epsilon-greedy exploration
         self.exploration_rate = exploration_initial_eps
         self._acting = None
+        self._finite_env: FiniteEnv | None = None
 
         if _init_setup_model:
             self._setup_model()
@@ -382,11 +393,12 @@ class IQN(ActingAlgorithm):
             loss.backward()
             if self.max_grad_norm is not None:
                 th.nn.utils.clip_grad_norm_(self.quantile_net.parameters(), self.max_grad_norm)
+            check_update(self, loss, batch)
             self.policy.optimizer.step()
 
         self._n_updates += gradient_steps
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/loss", th.stack(losses).mean().item())
+        self.logger.record("train/loss", checked_loss(self, th.stack(losses).mean().item()))
         if self.policy.n_heads > 1:
             self.logger.record("train/q_spread", values.std(dim=0).mean().item())
 
@@ -421,12 +433,18 @@ class IQN(ActingAlgorithm):
         return chain
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        before = self._last_obs
+        before, statistics = self._last_obs, Statistics(self.get_vec_normalize_env())
         result = super()._setup_learn(*args, **kwargs)
         self._acting = None
         if self._last_obs is not before:
             self.leave_episodes()
+            check_first_observations(self, statistics)
         return result
+
+    def collect_rollouts(self, env: VecEnv, *args: Any, **kwargs: Any) -> RolloutReturn:
+        if self._finite_env is None or self._finite_env.venv is not env:
+            self._finite_env = FiniteEnv(env, self)
+        return super().collect_rollouts(self._finite_env, *args, **kwargs)
 
     def learn(
         self: SelfIQN,
@@ -437,14 +455,22 @@ class IQN(ActingAlgorithm):
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfIQN:
-        return super().learn(
-            total_timesteps=total_timesteps,
-            callback=callback,
-            log_interval=log_interval,
-            tb_log_name=tb_log_name,
-            reset_num_timesteps=reset_num_timesteps,
-            progress_bar=progress_bar,
-        )
+        try:
+            return super().learn(
+                total_timesteps=total_timesteps,
+                callback=callback,
+                log_interval=log_interval,
+                tb_log_name=tb_log_name,
+                reset_num_timesteps=reset_num_timesteps,
+                progress_bar=progress_bar,
+            )
+        except BaseException as error:
+            if isinstance(error, NotFiniteError):
+                self._last_obs = None  # the environments are one step further: the next training begins with a reset
+            tell_callbacks(callback, error)
+            raise
+        finally:
+            self._finite_env = None
 
     def dump_logs(self) -> None:
         self.adapter.record()
@@ -491,7 +517,15 @@ class IQN(ActingAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["quantile_net", "quantile_net_target", "batch_norm_stats", "batch_norm_stats_target"]
-        return [*super()._excluded_save_params(), *derived, "level_schedule", "_acting", "_acting_alphas", "_previous_actions"]
+        return [
+            *super()._excluded_save_params(),
+            *derived,
+            "level_schedule",
+            "_acting",
+            "_acting_alphas",
+            "_previous_actions",
+            "_finite_env",
+        ]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "adapter"], []
