@@ -53,7 +53,7 @@ class RiskAdapter(BaseCallback):
 
     def _settle(self, model: IQN, name: str, default: Any) -> Any:
         mine, theirs = (
-            tuple(value) if isinstance(value, list | np.ndarray) and np.ndim(value) == 1 else value
+            tuple(value) if isinstance(value, list | np.ndarray) and np.ndim(value) == 1 and len(value) else value
             for value in (getattr(self, name, None), getattr(model, name, None))
         )
         if mine is not None and theirs is not None and mine != theirs:

@@ -132,7 +132,9 @@ class PublishedARTController:
         script: str = "simulation",
     ):
         self.level_max = check_number("level_max", level_max)
-        self.level_min = check_number("level_min", level_min, high=self.level_max)
+        self.level_min = check_number("level_min", level_min)
+        if self.level_min > self.level_max:
+            raise ValueError(f"level_min must not be larger than level_max, got {level_min} > {level_max}")
         self.learning_rate = check_number("learning_rate", learning_rate, 0, open_low=True)
         self.window = check_integer("window", window)
         self.script = check_choice("script", script, ("simulation", "flight"))

@@ -74,7 +74,7 @@ class FTPL:
     ):
         try:
             self.alphas = np.array(alphas, dtype=np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"alphas must be a vector of numbers, got {alphas!r}") from error
         if self.alphas.ndim != 1 or not self.alphas.size or not np.isfinite(self.alphas).all():
             raise ValueError(f"alphas must be a non-empty vector of finite numbers, got {alphas!r}")
