@@ -119,7 +119,10 @@ class Wang(Distortion):
 
 
 class CPW(_UnitLevel):
-    """Cumulative probability weighting (Tversky and Kahneman 1992): neither averse nor seeking everywhere, 1 is neutral."""
+    """
+    Cumulative probability weighting (Tversky and Kahneman 1992): neither averse nor seeking everywhere, 1 is neutral.
+    It increases with the fraction at levels from 0.28 on only.
+    """
 
     paper_level = 0.71
 
