@@ -24,7 +24,8 @@ def test_a_folder_of_another_process(tmp_path):
     tiny(IQN, Chain()).learn(70, callback=RunCheckpoint(60, tmp_path))
     before = contents(tmp_path)
     assert list(before) == ["run_60_steps.zip"]
-    code = f"import filelock, time; filelock.FileLock({str(tmp_path / LOCK)!r}).acquire(); print('held', flush=True); time.sleep(60)"
+    lock = f"lock = filelock.FileLock({str(tmp_path / LOCK)!r}); lock.acquire()"
+    code = f"import filelock, time; {lock}; print('held', flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
