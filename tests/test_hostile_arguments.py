@@ -7,6 +7,7 @@ import inspect
 import math
 import traceback
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ class Object:
 
 OBJECT = Object()
 HUGE = 10**400  # no float is so large
-VALUES = [None, -1, 0, 1.5, math.nan, math.inf, -math.inf, "x", [], {}, OBJECT, True, HUGE, np.zeros(2), (1, 2)]
+VALUES: list[Any] = [None, -1, 0, 1.5, math.nan, math.inf, -math.inf, "x", [], {}, OBJECT, True, HUGE, np.zeros(2), (1, 2)]
 PACKAGE = Path(sb3_ora.__file__).parent
 
 BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)

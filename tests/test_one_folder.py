@@ -6,7 +6,7 @@ import sys
 import pytest
 from stable_baselines3.common import utils
 from stable_baselines3.common.callbacks import ConvertCallback
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from sb3_ora import IQN, ORAIQN
 from sb3_ora.checkpoint import CheckpointError, RunCheckpoint, last_checkpoint

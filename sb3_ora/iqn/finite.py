@@ -25,6 +25,14 @@ class NotFiniteError(FloatingPointError):
 # Environments
 
 
+def _is_finite(values: Any) -> bool:
+    """Whether an array, or each of a dict of arrays, is without NaN and infinities."""
+    if isinstance(values, dict):
+        return all(_is_finite(part) for part in values.values())
+    array = np.asarray(values)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
 def _check_rows(what: str, values: Any, envs: Iterable[int], when: str) -> None:
     """
     :param what: name of the values
@@ -37,9 +45,9 @@ def _check_rows(what: str, values: Any, envs: Iterable[int], when: str) -> None:
         for key, part in values.items():
             _check_rows(f"entry {key!r} of the {what}", part, envs, when)
         return
-    array = np.asarray(values)
-    if array.dtype.kind != "f" or np.isfinite(array).all():
+    if _is_finite(values):
         return
+    array = np.asarray(values)
     for env, row in zip(envs, array.reshape(len(array), -1), strict=True):
         places = np.flatnonzero(~np.isfinite(row))
         if len(places):
@@ -107,19 +115,20 @@ class FiniteEnv(VecEnvWrapper):
         normalize = self.model.get_vec_normalize_env()
         statistics = Statistics(normalize)
         result = observations, rewards, dones, infos = self.venv.step_wait()
-        when, envs = f"after step {self.model.num_timesteps + self.num_envs}", range(self.num_envs)
+        checked = [("observation", observations), ("reward", rewards)]
+        if normalize is not None:  # which clips infinities
+            checked = [("observation", normalize.old_obs), ("reward", normalize.old_reward), *checked]
+        if not np.any(dones) and all(_is_finite(values) for _, values in checked):
+            return result
+        when = f"after step {self.model.num_timesteps + self.num_envs}"
         try:
-            if normalize is not None:  # which clips infinities
-                _check_rows("observation", normalize.old_obs, envs, when)
-                _check_rows("reward", normalize.old_reward, envs, when)
-            _check_rows("observation", observations, envs, when)
-            _check_rows("reward", rewards, envs, when)
+            for what, values in checked:
+                _check_rows(what, values, range(self.num_envs), when)
             for env in np.flatnonzero(dones).tolist():
                 last = infos[env].get("terminal_observation")
-                parts = {key: np.asarray(part)[None] for key, part in (last if isinstance(last, dict) else {"": last}).items()}
                 if last is not None:
-                    rows = parts if isinstance(last, dict) else parts[""]
-                    _check_rows("last observation of the episode", rows, [env], when)
+                    row = {key: np.asarray(part)[None] for key, part in last.items()} if isinstance(last, dict) else [last]
+                    _check_rows("last observation of the episode", row, [env], when)
         except NotFiniteError:
             statistics.restore()
             raise
