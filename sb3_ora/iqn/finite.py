@@ -28,7 +28,7 @@ class NotFiniteError(FloatingPointError):
 def _is_finite(values: Any) -> bool:
     """Whether an array, or each of a dict of arrays, is without NaN and infinities."""
     if isinstance(values, dict):
-        return all(_is_finite(part) for part in values.values())
+        return all(map(_is_finite, values.values()))
     array = np.asarray(values)
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
@@ -111,28 +111,37 @@ class FiniteEnv(VecEnvWrapper):
     def reset(self) -> VecEnvObs:
         return self.venv.reset()
 
-    def step_wait(self) -> VecEnvStepReturn:
+    def step(self, actions: np.ndarray) -> VecEnvStepReturn:
         normalize = self.model.get_vec_normalize_env()
-        statistics = Statistics(normalize)
-        result = observations, rewards, dones, infos = self.venv.step_wait()
-        checked = [("observation", observations), ("reward", rewards)]
-        if normalize is not None:  # which clips infinities
-            checked = [("observation", normalize.old_obs), ("reward", normalize.old_reward), *checked]
-        if not np.any(dones) and all(_is_finite(values) for _, values in checked):
-            return result
-        when = f"after step {self.model.num_timesteps + self.num_envs}"
-        try:
-            for what, values in checked:
-                _check_rows(what, values, range(self.num_envs), when)
-            for env in np.flatnonzero(dones).tolist():
-                last = infos[env].get("terminal_observation")
-                if last is not None:
-                    row = {key: np.asarray(part)[None] for key, part in last.items()} if isinstance(last, dict) else [last]
-                    _check_rows("last observation of the episode", row, [env], when)
-        except NotFiniteError:
-            statistics.restore()
-            raise
+        statistics = None if normalize is None else Statistics(normalize)
+        result = self.venv.step(actions)
+        observations, rewards, dones, _ = result
+        well = not dones.any() and _is_finite(observations) and _is_finite(rewards)
+        if not (well and (normalize is None or (_is_finite(normalize.old_obs) and _is_finite(normalize.old_reward)))):
+            try:
+                self._check(*result)
+            except NotFiniteError:
+                if statistics is not None:
+                    statistics.restore()
+                raise
         return result
+
+    def step_wait(self) -> VecEnvStepReturn:
+        return self.venv.step_wait()
+
+    def _check(self, observations: VecEnvObs, rewards: np.ndarray, dones: np.ndarray, infos: list[dict]) -> None:
+        normalize, envs = self.model.get_vec_normalize_env(), range(self.num_envs)
+        when = f"after step {self.model.num_timesteps + self.num_envs}"
+        if normalize is not None:  # which clips infinities
+            _check_rows("observation", normalize.old_obs, envs, when)
+            _check_rows("reward", normalize.old_reward, envs, when)
+        _check_rows("observation", observations, envs, when)
+        _check_rows("reward", rewards, envs, when)
+        for env in np.flatnonzero(dones).tolist():
+            last = infos[env].get("terminal_observation")
+            if last is not None:
+                row = {key: np.asarray(part)[None] for key, part in last.items()} if isinstance(last, dict) else [last]
+                _check_rows("last observation of the episode", row, [env], when)
 
 
 # Learning
