@@ -54,14 +54,17 @@ def test_nothing_in_the_file_runs(algorithm, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["left by load"]  # the pickle was one that works
 
 
-def test_code_in_place_of_weights(tmp_path):
+@pytest.mark.parametrize("entry", ["policy", "policy_optimizer", "adapter", "pytorch_variables"])
+def test_code_in_place_of_weights(entry, tmp_path):
     buffer = io.BytesIO()
     th.save({"evil": Evil(tmp_path / "left")}, buffer)
-    with pytest.raises(ValueError, match="holds more than weights, which was not loaded"):
-        tiny(IQN, Chain()).load_weights(with_entries(tiny(IQN, Chain()), policy_pth=buffer.getvalue()))
-    with pytest.raises(ValueError, match="holds more than weights, which was not loaded"):
-        evil = pickle.dumps(Evil(tmp_path / "left"))
-        tiny(IQN, Chain()).load_weights(with_entries(tiny(IQN, Chain()), policy_pth=evil))
+    for evil in (buffer.getvalue(), pickle.dumps(Evil(tmp_path / "left"), protocol=2)):
+        file = with_entries(tiny(IQN, Chain()), **{f"{entry}_pth": evil})
+        with zipfile.ZipFile(file) as archive:
+            assert evil in map(archive.read, archive.namelist())
+        file.seek(0)
+        with pytest.raises(ValueError, match="holds more than weights, which was not loaded"):
+            tiny(IQN, Chain()).load_weights(file)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,6 +10,7 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
 from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 
+from sb3_ora.checks import check_verbose
 from sb3_ora.risk.distortions import Neutral
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class RiskAdapter(BaseCallback):
     model: IQN
 
     def __init__(self, verbose: int = 0):
-        super().__init__(verbose)
+        super().__init__(check_verbose(verbose))
         #: Level of the return distortion at which each environment now acts, (E,); None for the policy's own
         self.acting_level: np.ndarray | None = None
         #: Fractions at which the adapter wants the acting quantiles too, (N,)
@@ -52,7 +53,7 @@ class RiskAdapter(BaseCallback):
 
     def _settle(self, model: IQN, name: str, default: Any) -> Any:
         mine, theirs = (
-            tuple(value) if isinstance(value, list) else value
+            tuple(value) if isinstance(value, list | np.ndarray) and np.ndim(value) == 1 and len(value) else value
             for value in (getattr(self, name, None), getattr(model, name, None))
         )
         if mine is not None and theirs is not None and mine != theirs:

@@ -6,7 +6,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecMonitor, is_vecenv_wrapped
 
 from sb3_ora.adapters.base import RiskAdapter
-from sb3_ora.checks import check_choice, check_integer, check_number
+from sb3_ora.checks import check_choice, check_integer, check_number, named
 from sb3_ora.risk.ewaf import EWAF, PublishedARTController, tail_variance
 from sb3_ora.risk.state import NO_ACTION
 
@@ -114,8 +114,9 @@ class EWAFAdapter(RiskAdapter):
     def _check_arms(self, arms: Any) -> np.ndarray:
         if isinstance(arms, str) or not hasattr(arms, "__len__") or len(arms) == 0:
             raise ValueError(f"risk_levels must be a list of at least one level, got {arms!r}")
-        for arm in arms:
-            self.model.policy.risk.distortion.check_level(arm)
+        with named("risk_levels", arms):
+            for arm in arms:
+                self.model.policy.risk.distortion.check_level(arm)
         return np.array(arms, dtype=np.float64)
 
     @property

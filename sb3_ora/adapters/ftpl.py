@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 
 from sb3_ora.adapters.ensemble import EnsembleAdapter
+from sb3_ora.checks import check_flag
 from sb3_ora.risk.ftpl import FTPL
 
 
@@ -43,6 +44,7 @@ class FTPLAdapter(EnsembleAdapter):
 
     def _bind(self) -> None:
         super()._bind()
+        check_flag("normalize_loss", self.options["normalize_loss"])
         options, table = self.options, self.model.policy.risk.table
         self.ftpl = FTPL(self.grid, options["eta"], options["normalize_loss"], table, self.model.seed)
 

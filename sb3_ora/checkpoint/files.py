@@ -105,7 +105,15 @@ def checkpoints_in(folder: str | Path) -> list[Path]:
     :param folder: where :class:`RunCheckpoint` writes
     :return: its files, the last one first
     """
-    return sorted(Path(folder).glob("run_*_steps.zip"), key=lambda path: int(path.name.split("_")[1]), reverse=True)
+    return sorted(Path(folder).glob("run_*_steps.zip"), key=steps_of, reverse=True)
+
+
+def steps_of(path: Path) -> int:
+    """
+    :param path: file of a checkpoint
+    :return: the step in its name
+    """
+    return int(path.name.split("_")[1])
 
 
 def last_checkpoint(path: str | Path) -> Saved:

@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
@@ -21,10 +22,22 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ora.checkpoint.files import FORMAT, CheckpointError, Saved, checkpoints_in, last_checkpoint, write_checkpoint
+from sb3_ora.checkpoint.files import (
+    FORMAT,
+    CheckpointError,
+    Saved,
+    checkpoints_in,
+    last_checkpoint,
+    steps_of,
+    write_checkpoint,
+)
 from sb3_ora.checkpoint.run import Run, flat_callbacks
-from sb3_ora.checks import check_integer
+from sb3_ora.checks import check_integer, check_path, check_verbose
 from sb3_ora.iqn.acting import ActingAlgorithm
+
+
+#: File in the folder of checkpoints that the run holds locked
+LOCK = "run.lock"
 
 
 class RunCheckpoint(BaseCallback):
@@ -33,24 +46,27 @@ class RunCheckpoint(BaseCallback):
 
     A checkpoint is taken between two rollouts, just before actions are chosen again. It is written to a temporary file
     that replaces nothing before it is complete. If the disk is full, training goes on with a warning, and the
-    checkpoints before are kept.
+    checkpoints before are kept. A folder is for one run: that of a run that goes on, or with later checkpoints of another
+    one, is refused. If NaN or an infinite number ends the training, the model from before is saved beside them.
 
     :param save_freq: environment steps between two checkpoints, in all environments together
     :param folder: where the files go; None for "checkpoints" in the run folder of rl-zoo3
     :param keep: how many of the last checkpoints stay
     :param verbose: 1 for a line at each checkpoint
-    :raises ValueError: if an argument is out of range, or the model is not one of this package
+    :raises ValueError: if an argument is out of range, the folder is that of another run, or the model is not one of this
+        package
     """
 
     model: ActingAlgorithm
 
     def __init__(self, save_freq: int, folder: str | Path | None = None, keep: int = 2, verbose: int = 0):
-        super().__init__(verbose)
+        super().__init__(check_verbose(verbose))
         self.save_freq = check_integer("save_freq", save_freq, 1)
         self.keep = check_integer("keep", keep, 1)
-        self.folder = None if folder is None else str(folder)
+        self.folder = None if folder is None else check_path("folder", folder)
         self.last_saved = 0
         self.told = False
+        self._lock: filelock.BaseFileLock | None = None
         self._resuming: Saved | None = None
 
     def _init_callback(self) -> None:
@@ -67,8 +83,58 @@ class RunCheckpoint(BaseCallback):
         return Run(self.model, self.locals["callback"])  # the outermost one, given to all
 
     def _on_training_start(self) -> None:
+        self._claim_folder()
         if self._resuming is None:
             self.last_saved = self.num_timesteps
+
+    def _claim_folder(self) -> None:
+        """
+        :raises CheckpointError: if another run writes to the folder, or has left checkpoints that would be taken for later
+            ones of this run
+        """
+        assert self.folder is not None
+        if self._lock is None:
+            lock = filelock.FileLock(Path(self.folder) / LOCK)
+            try:
+                lock.acquire(timeout=0)
+            except filelock.Timeout as error:
+                raise CheckpointError(
+                    f"folder={self.folder!r} is that of another run, which goes on: give another one"
+                ) from error
+            except (OSError, NotImplementedError) as error:  # a file system without locks, or a full one
+                warnings.warn(f"folder={self.folder!r} cannot be locked ({error}): no other run may use it", stacklevel=2)
+            self._lock = lock
+        later = [path for path in checkpoints_in(self.folder) if steps_of(path) > self.model.num_timesteps]
+        if later and self._resuming is None:
+            self._release_folder()
+            raise CheckpointError(
+                f"folder={self.folder!r} holds {later[0].name} of another run, and this one is at step "
+                f"{self.model.num_timesteps}: resume that run, give another folder, or remove its checkpoints"
+            )
+
+    def _release_folder(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _on_training_end(self) -> None:
+        self._release_folder()
+
+    def on_training_error(self, error: BaseException) -> None:
+        """
+        Called by ``learn`` when an error ends the training. After NaN or an infinite number the model, which is the one
+        from before, is saved as ``model_..._steps_before_error.zip`` beside the checkpoints.
+
+        :param error: what ended the training
+        """
+        if isinstance(error, FloatingPointError) and self.folder is not None and self._lock is not None:
+            path = Path(self.folder) / f"model_{self.model.num_timesteps}_steps_before_error.zip"
+            try:
+                self.model.save(path)
+                warnings.warn(f"the model from before the error is saved in {path}", stacklevel=2)
+            except OSError as failure:
+                warnings.warn(f"the model from before the error could not be saved: {failure}", stacklevel=2)
+        self._release_folder()
 
     def _on_rollout_start(self) -> None:
         if self._resuming is not None:
@@ -149,7 +215,7 @@ class RunCheckpoint(BaseCallback):
             ends[buffer.pos - 1] = 1
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "model": None, "parent": None, "locals": {}, "globals": {}, "_resuming": None}
+        return {**self.__dict__, "model": None, "parent": None, "locals": {}, "globals": {}, "_resuming": None, "_lock": None}
 
 
 def resume(

@@ -19,7 +19,20 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 
 #: Attributes that belong to a process or to a window, not to a run
 TRANSIENT = {
-    *("venv", "env", "envs", "model", "parent", "logger", "locals", "globals", "training_env", "pbar", "results_writer"),
+    *(
+        "venv",
+        "env",
+        "envs",
+        "model",
+        "parent",
+        "logger",
+        "locals",
+        "globals",
+        "training_env",
+        "pbar",
+        "results_writer",
+        "_lock",
+    ),
     *("callback", "callbacks", "callback_on_new_best", "screen", "clock", "window", "viewer", "surf", "class_attributes"),
 }
 #: How names of attributes end that say where files are, which may have been moved

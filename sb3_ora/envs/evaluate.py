@@ -18,7 +18,7 @@ import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecNormalize
 
-from sb3_ora.checks import check_integer
+from sb3_ora.checks import check_callable, check_integer, check_kind
 from sb3_ora.envs.nano_drone import NanoDroneVecEnv
 
 DENSITIES = (2, 6, 12)
@@ -78,6 +78,11 @@ def evaluate(
     :raises ValueError: if the model was trained on other observations
     """
     n_layouts = check_integer("n_layouts", n_layouts)
+    check_callable("predict of the model", getattr(model, "predict", None), "a method as that of SB3's models")
+    check_integer("density", density, 0)
+    check_integer("seed", seed, 0)
+    if vec_normalize is not None:
+        check_kind("vec_normalize", vec_normalize, VecNormalize, "a VecNormalize or None")
     env = NanoDroneVecEnv(n_layouts, density, **{"mode": "eval", **env_kwargs})
     if getattr(model, "observation_space", env.observation_space).shape != env.observation_space.shape:
         raise ValueError(

@@ -6,11 +6,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from sb3_ora.checks import check_choice, check_integer
+from sb3_ora.checks import check_choice, check_flag, check_integer
 from sb3_ora.envs.knapsack_values import best_value, greedy_value, online_value
 
 UNBOUNDED, BINARY, BOUNDED, ONLINE = range(4)
 HIGHEST = 99  # of weights, from 1, and values, from 0
+LARGEST = 2**31 - 1  # of the state's numbers, which are 32 bits wide
 #: Items shown in an episode of the online problem
 ONLINE_STEPS = 50
 
@@ -69,9 +70,9 @@ class KnapsackEnv(gym.Env):
         if version > ONLINE:
             raise ValueError(f"version must be 0 (unbounded), 1 (0-1), 2 (bounded) or 3 (online), got {version!r}")
         self.n_items = check_integer("n_items", n_items)
-        self.max_weight = check_integer("max_weight", max_weight)
+        self.max_weight = check_integer("max_weight", max_weight, 1, LARGEST)
         self.instance_seed = check_integer("instance_seed", instance_seed, 0)
-        self.randomize, self.normalize = randomize, normalize
+        self.randomize, self.normalize = check_flag("randomize", randomize), check_flag("normalize", normalize)
         self.obs_mode = check_choice("obs_mode", obs_mode, ("dict", "flat"))
         self._high = self._bounds()
         matrix = obs_mode == "dict" and version in (BINARY, BOUNDED)

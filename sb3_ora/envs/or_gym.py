@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from sb3_ora.checks import check_choice, check_integer
+from sb3_ora.checks import LARGEST_SEED, check_choice, check_integer
 from sb3_ora.envs.or_gym_import import RandomSource, classic_problems
 
 
@@ -67,14 +67,14 @@ class OrGymEnv(gym.Env):
     action_space: spaces.Discrete
 
     def __init__(self, name: str, obs_mode: str = "dict", instance_seed: int = 0, **config: Any):
-        if name in UNSUPPORTED:
+        if isinstance(name, str) and name in UNSUPPORTED:
             raise ValueError(f"or_gym/{name} is not supported: {UNSUPPORTED[name]}")
         self.name = check_choice("name", name, PROBLEMS)
         self.obs_mode = check_choice("obs_mode", obs_mode, ("dict", "flat"))
         if "mask" in config:
             raise ValueError(f"mask={config['mask']!r} is set by obs_mode: 'dict' has a mask, 'flat' has none")
         self._problem = PROBLEMS[name]
-        self._source = RandomSource(check_integer("instance_seed", instance_seed, 0))
+        self._source = RandomSource(check_integer("instance_seed", instance_seed, 0, LARGEST_SEED))
         self._fresh = True
         with self._source.in_use():
             self.problem = self._make(config)

@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.vec_env import VecNormalize
 
+from sb3_ora.checks import check_kind
 from sb3_ora.iqn import IQN
 from sb3_ora.risk.state import NO_ACTION
 
@@ -23,6 +24,9 @@ class ShowRiskLevel(gym.Wrapper):
 
     def __init__(self, env: gym.Env, model: IQN, vec_normalize: VecNormalize | None = None):
         super().__init__(env)
+        check_kind("model", model, IQN, "a model of this package")
+        if vec_normalize is not None:
+            check_kind("vec_normalize", vec_normalize, VecNormalize, "a VecNormalize or None")
         if not hasattr(env.unwrapped, "risk_level"):
             raise ValueError(f"env must have an attribute risk_level, as NanoDroneEnv has, got {env.unwrapped!r}")
         self.model, self.vec_normalize = model, vec_normalize

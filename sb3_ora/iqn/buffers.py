@@ -4,9 +4,13 @@ import math
 from typing import Any
 
 import numpy as np
+import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
+
+from sb3_ora.checks import check_flag, check_integer, check_kind, check_number
+from sb3_ora.iqn.arguments import check_device
 
 #: Smaller buffers are not worth a message, in bytes
 LARGE_BUFFER = 500_000_000
@@ -23,12 +27,49 @@ class DictNStepReplayBuffer(NStepReplayBuffer, DictReplayBuffer):  # type: ignor
     """
     Replay buffer of Dict observations for n-step returns, with the arguments of SB3's ``NStepReplayBuffer``.
 
+    :param buffer_size: number of transitions, of all environments together
+    :param observation_space: Observation space
+    :param action_space: Action space
+    :param device: PyTorch device
+    :param n_envs: number of environments E
+    :param optimize_memory_usage: not supported
+    :param handle_timeout_termination: whether a time-out is no end of the return
     :param n_steps: number of steps n
     :param gamma: discount factor
+    :raises ValueError: if an argument is out of range
     """
 
-    def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **kwargs: Any):
-        super().__init__(*args, n_steps=n_steps, gamma=gamma, **kwargs)
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Dict,
+        action_space: spaces.Space,
+        device: th.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        n_steps: int = 3,
+        gamma: float = 0.99,
+    ):
+        for name, value in (("buffer_size", buffer_size), ("n_envs", n_envs), ("n_steps", n_steps)):
+            check_integer(name, value)
+        check_kind("observation_space", observation_space, spaces.Dict, "a Dict space")
+        check_kind("action_space", action_space, spaces.Space, "a space of Gymnasium")
+        check_flag("handle_timeout_termination", handle_timeout_termination)
+        check_number("gamma", gamma, 0, 1)
+        if check_flag("optimize_memory_usage", optimize_memory_usage):
+            raise ValueError("optimize_memory_usage=True is not for Dict observations: it must be False")
+        super().__init__(
+            buffer_size,
+            observation_space,
+            action_space,
+            check_device(device),
+            n_envs,
+            optimize_memory_usage,
+            handle_timeout_termination,
+            n_steps=n_steps,
+            gamma=gamma,
+        )
         self.observations = _Arrays(self.observations)
         self.next_observations = _Arrays(self.next_observations)
 

@@ -12,17 +12,27 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.save_util import load_from_zip_file
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, ReplayBufferSamples, Schedule
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, ReplayBufferSamples, RolloutReturn, Schedule
 from stable_baselines3.common.utils import LinearSchedule, get_parameters_by_name, polyak_update
+from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ora.adapters.base import RiskAdapter, find_adapters
 from sb3_ora.adapters.schedule import ScheduleAdapter
-from sb3_ora.checks import check_choice, check_integer, check_number
 from sb3_ora.iqn.acting import ActingAlgorithm
+from sb3_ora.iqn.arguments import check_learner, check_made_with
 from sb3_ora.iqn.bootstrap import bootstrap_mask
 from sb3_ora.iqn.buffers import LARGE_BUFFER, DictNStepReplayBuffer, observation_bytes
+from sb3_ora.iqn.finite import (
+    FiniteEnv,
+    NotFiniteError,
+    Statistics,
+    check_first_observations,
+    check_update,
+    checked_loss,
+    tell_callbacks,
+)
 from sb3_ora.iqn.losses import quantile_huber_loss
-from sb3_ora.iqn.masks import check_mask, mask_values
+from sb3_ora.iqn.masks import mask_values
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork, of_actions
 from sb3_ora.iqn.policies import CnnPolicy, IQNPolicy, MlpPolicy, MultiInputPolicy
 from sb3_ora.risk.distortions import Distortion, Neutral, make_distortion, midpoints
@@ -140,6 +150,18 @@ class IQN(ActingAlgorithm):
         use_action_mask: bool = False,
         _init_setup_model: bool = True,
     ):
+        check_made_with(
+            type(self),
+            IQNPolicy,
+            policy=policy,
+            env=env,
+            device=device,
+            verbose=verbose,
+            tensorboard_log=tensorboard_log,
+            policy_kwargs=policy_kwargs,
+            replay_buffer_kwargs=replay_buffer_kwargs,
+            is_complete=_init_setup_model,
+        )
         super().__init__(
             policy,
             env,
@@ -186,6 +208,7 @@ class IQN(ActingAlgorithm):
         # "epsilon" for the epsilon-greedy exploration
         self.exploration_rate = exploration_initial_eps
         self._acting = None
+        self._finite_env: FiniteEnv | None = None
 
         if _init_setup_model:
             self._setup_model()
@@ -193,30 +216,7 @@ class IQN(ActingAlgorithm):
     # Set-up
 
     def _check_arguments(self) -> None:
-        for name in ("n_quantiles", "n_target_quantiles", "n_risk_samples", "target_update_interval"):
-            check_integer(name, getattr(self, name))
-        for name in ("buffer_size", "batch_size", "n_steps"):
-            check_integer(name, getattr(self, name))
-        check_number("learning_starts", self.learning_starts, 0)
-        check_integer("gradient_steps", self.gradient_steps, -1)
-        for name in ("exploration_initial_eps", "exploration_final_eps", "exploration_fraction", "evaluation_eps", "gamma"):
-            check_number(name, getattr(self, name), 0, 1)
-        check_number("tau", self.tau, 0, 1, open_low=True)
-        if self.max_grad_norm is not None:
-            check_number("max_grad_norm", self.max_grad_norm, 0, open_low=True)
-        check_choice("target_risk", self.target_risk, ("acting", "neutral"))
-        names = "n_heads n_risk_samples distortion risk_level epistemic_measure alpha risk_scope state_key max_keys"
-        for name in sorted({*names.split(), "use_action_mask"} & self.policy_kwargs.keys()):
-            raise ValueError(f"policy_kwargs must not hold {name}={self.policy_kwargs[name]!r}: the algorithm sets it")
-        if self.use_action_mask:
-            normalize = None if self.env is None else self.get_vec_normalize_env()
-            check_mask(self.observation_space, self.action_space, normalize)
-        distortion = make_distortion(self.distortion)
-        if isinstance(distortion, Neutral) and self.risk_level is not None:
-            raise ValueError(
-                f"risk_level={self.risk_level!r} has no effect with distortion='neutral': "
-                "choose a distortion ('cvar', 'wang', 'cpw', 'power' or an object), or leave risk_level at None"
-            )
+        check_learner(self)
 
     def _policy_arguments(self) -> dict[str, Any]:
         """What the policy is built from: the user's ``policy_kwargs`` and the algorithm's own arguments."""
@@ -266,9 +266,10 @@ class IQN(ActingAlgorithm):
                     self.replay_buffer_kwargs |= {"n_steps": self.n_steps, "gamma": self.gamma}
                     warnings.filterwarnings("ignore", message=r"`n_steps=\d+` is ignored")
                 super()._setup_model()
+        except MemoryError as error:
+            raise MemoryError(f"buffer_size={self.buffer_size} transitions do not fit into memory: {error}") from error
         finally:
             self.__dict__.update(given)
-        check_integer("the frequency in train_freq", self.train_freq.frequency)  # type: ignore[union-attr]
         self._create_aliases()
         # Copy running stats, see https://github.com/DLR-RM/stable-baselines3/issues/996
         self.batch_norm_stats = get_parameters_by_name(self.quantile_net, ["running_"])
@@ -407,11 +408,12 @@ class IQN(ActingAlgorithm):
             loss.backward()
             if self.max_grad_norm is not None:
                 th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+            check_update(self, loss, batch)
             self.policy.optimizer.step()
 
         self._n_updates += gradient_steps
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/loss", th.stack(losses).mean().item())
+        self.logger.record("train/loss", checked_loss(self, th.stack(losses).mean().item()))
         if self.policy.n_heads > 1:
             self.logger.record("train/q_spread", values.std(dim=0).mean().item())
 
@@ -446,12 +448,18 @@ class IQN(ActingAlgorithm):
         return chain
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
-        before = self._last_obs
+        before, statistics = self._last_obs, Statistics(self.get_vec_normalize_env())
         result = super()._setup_learn(*args, **kwargs)
         self._acting = None
         if self._last_obs is not before:
             self.leave_episodes()
+            check_first_observations(self, statistics)
         return result
+
+    def collect_rollouts(self, env: VecEnv, *args: Any, **kwargs: Any) -> RolloutReturn:
+        if self._finite_env is None or self._finite_env.venv is not env:
+            self._finite_env = FiniteEnv(env, self)
+        return super().collect_rollouts(self._finite_env, *args, **kwargs)
 
     def learn(
         self: SelfIQN,
@@ -462,14 +470,22 @@ class IQN(ActingAlgorithm):
         reset_num_timesteps: bool = True,
         progress_bar: bool = False,
     ) -> SelfIQN:
-        return super().learn(
-            total_timesteps=total_timesteps,
-            callback=callback,
-            log_interval=log_interval,
-            tb_log_name=tb_log_name,
-            reset_num_timesteps=reset_num_timesteps,
-            progress_bar=progress_bar,
-        )
+        try:
+            return super().learn(
+                total_timesteps=total_timesteps,
+                callback=callback,
+                log_interval=log_interval,
+                tb_log_name=tb_log_name,
+                reset_num_timesteps=reset_num_timesteps,
+                progress_bar=progress_bar,
+            )
+        except BaseException as error:
+            if isinstance(error, NotFiniteError):
+                self._last_obs = None  # the environments are one step further: the next training begins with a reset
+            tell_callbacks(callback, error)
+            raise
+        finally:
+            self._finite_env = None
 
     def dump_logs(self) -> None:
         self.adapter.record()
@@ -516,7 +532,15 @@ class IQN(ActingAlgorithm):
 
     def _excluded_save_params(self) -> list[str]:
         derived = ["quantile_net", "quantile_net_target", "batch_norm_stats", "batch_norm_stats_target"]
-        return [*super()._excluded_save_params(), *derived, "level_schedule", "_acting", "_acting_alphas", "_previous_actions"]
+        return [
+            *super()._excluded_save_params(),
+            *derived,
+            "level_schedule",
+            "_acting",
+            "_acting_alphas",
+            "_previous_actions",
+            "_finite_env",
+        ]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "adapter"], []

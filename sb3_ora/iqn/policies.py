@@ -10,6 +10,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import nn
 
 from sb3_ora.checks import check_integer, check_number, check_widths
+from sb3_ora.iqn.arguments import check_policy
 from sb3_ora.iqn.masks import valid_actions, without_mask
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork
 from sb3_ora.risk.distortions import Distortion, make_distortion
@@ -87,6 +88,21 @@ class IQNPolicy(BasePolicy):
         optimizer_class: type[th.optim.Optimizer] = th.optim.Adam,
         optimizer_kwargs: dict[str, Any] | None = None,
     ):
+        check_policy(
+            observation_space,
+            action_space,
+            lr_schedule,
+            activation_fn,
+            independent_heads,
+            alpha,
+            risk_scope,
+            use_action_mask,
+            features_extractor_class,
+            features_extractor_kwargs,
+            normalize_images,
+            optimizer_class,
+            optimizer_kwargs,
+        )
         super().__init__(
             observation_space,
             action_space,

@@ -8,10 +8,11 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, ReplayB
 
 from sb3_ora.adapters import CompositeAdapter, FTPLAdapter, RecursiveAdapter, RiskAdapter
 from sb3_ora.adapters.ensemble import alpha_grid
-from sb3_ora.checks import check_choice, check_integer, check_number
+from sb3_ora.checks import check_choice, check_flag, check_integer
 from sb3_ora.iqn.iqn import IQN
 from sb3_ora.iqn.policies import IQNPolicy
 from sb3_ora.risk.distortions import Distortion
+from sb3_ora.risk.ftpl import check_eta
 from sb3_ora.risk.keys import BucketKey, StateKey
 from sb3_ora.risk.measures import EpistemicMeasure, make_measure
 from sb3_ora.risk.state import RISK_SCOPES
@@ -170,10 +171,12 @@ class ORAIQN(IQN):
         check_choice("next_action", self.next_action, ("head", "ensemble"))
         if self.reference is not None:
             check_choice("reference", self.reference, ("update", "visit"))
+        check_flag("normalize_loss", self.normalize_loss)
+        if not isinstance(self.state_key, str | StateKey | None):
+            raise TypeError(f"state_key must be None, a name or a StateKey object, got {self.state_key!r}")
         if self.state_key is not None and self.risk_scope != "state-action":
             raise ValueError(f"state_key={self.state_key!r} has no effect with risk_scope={self.risk_scope!r}")
-        if self.eta != "auto":
-            check_number("eta", self.eta, 0, open_low=True)
+        check_eta(self.eta)
         make_measure(self.epistemic_measure)
         alpha_grid(self.alpha_min, self.alpha_max, self.alpha_step)
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch as th
 
-from sb3_ora.checks import check_integer, check_number
+from sb3_ora.checks import check_integer, check_number, named
 from sb3_ora.risk._common import ByValue
 
 
@@ -40,7 +40,8 @@ class Distortion(ByValue, ABC):
 
     def __init__(self, default_level: float | None = None):
         self.default_level = self.paper_level if default_level is None else default_level
-        self.check_level(self.default_level)
+        with named("default_level", default_level):
+            self.check_level(self.default_level)
 
     @abstractmethod
     def distort(self, taus: th.Tensor, level: float | th.Tensor) -> th.Tensor:
@@ -118,7 +119,10 @@ class Wang(Distortion):
 
 
 class CPW(_UnitLevel):
-    """Cumulative probability weighting (Tversky and Kahneman 1992): neither averse nor seeking everywhere, 1 is neutral."""
+    """
+    Cumulative probability weighting (Tversky and Kahneman 1992): neither averse nor seeking everywhere, 1 is neutral.
+    It increases with the fraction at levels from 0.28 on only.
+    """
 
     paper_level = 0.71
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch as th
 
-from sb3_ora.checks import check_choice, check_integer, check_number
+from sb3_ora.checks import check_choice, check_integer, check_number, check_seed
 from sb3_ora.risk._common import generator_state, restore_generator
 
 _LARGEST_WEIGHT = 1e100
@@ -46,7 +46,7 @@ class EWAF:
         self.decay = check_number("decay", decay, 0, 1, open_high=True)
         self.floor = check_number("floor", floor, 0, 1, open_low=True)
         self.weights = np.zeros(n_arms)
-        self._generator = np.random.default_rng(seed)
+        self._generator = np.random.default_rng(check_seed("seed", seed))
 
     @property
     def probabilities(self) -> np.ndarray:
@@ -132,7 +132,9 @@ class PublishedARTController:
         script: str = "simulation",
     ):
         self.level_max = check_number("level_max", level_max)
-        self.level_min = check_number("level_min", level_min, high=self.level_max)
+        self.level_min = check_number("level_min", level_min)
+        if self.level_min > self.level_max:
+            raise ValueError(f"level_min must not be larger than level_max, got {level_min} > {level_max}")
         self.learning_rate = check_number("learning_rate", learning_rate, 0, open_low=True)
         self.window = check_integer("window", window)
         self.script = check_choice("script", script, ("simulation", "flight"))
@@ -165,7 +167,8 @@ class PublishedARTController:
             current = math.fsum(self._variances)
             self._falls.append(self._last_sum - current)
             self._last_sum = current
-            self._weight_gap += 2.0 * self.learning_rate * math.fsum(self._falls) / len(self._falls)
+            moved = self._weight_gap + 2.0 * self.learning_rate * math.fsum(self._falls) / len(self._falls)
+            self._weight_gap = min(max(moved, -_LARGEST_WEIGHT), _LARGEST_WEIGHT)
         self._started = True  # the simulation script never stores the first sum: the second step falls from 0
         return self.level
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sb3_ora.checks import check_number
+from sb3_ora.checks import check_flag, check_kind, check_number, check_seed
 from sb3_ora.risk._common import generator_state, restore_generator
 from sb3_ora.risk.table import RiskTable
 
@@ -31,6 +31,19 @@ def leader(cumulative: np.ndarray, sigma: np.ndarray, alphas: np.ndarray, previo
     distance = np.where(tied, np.abs(alphas - previous[:, None]), np.inf)
     nearest = distance <= distance.min(axis=1, keepdims=True) + _TIE_TOLERANCE
     return len(alphas) - 1 - np.argmax(nearest[:, ::-1], axis=1)
+
+
+def check_eta(eta: Any) -> Any:
+    """
+    :param eta: rate of the perturbation of :class:`FTPL`
+    :return: the rate
+    :raises ValueError: if it is neither a positive number nor "auto"
+    """
+    if not isinstance(eta, str):
+        return check_number("eta", eta, 0, open_low=True)
+    if eta != "auto":
+        raise ValueError(f"eta must be a positive number or 'auto', got {eta!r}")
+    return eta
 
 
 class FTPL:
@@ -59,19 +72,22 @@ class FTPL:
         table: RiskTable | None = None,
         seed: int | None = None,
     ):
-        self.alphas = np.array(alphas, dtype=np.float64)
+        try:
+            self.alphas = np.array(alphas, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"alphas must be a vector of numbers, got {alphas!r}") from error
         if self.alphas.ndim != 1 or not self.alphas.size or not np.isfinite(self.alphas).all():
             raise ValueError(f"alphas must be a non-empty vector of finite numbers, got {alphas!r}")
         if np.any(np.diff(self.alphas) <= 0.0):
             raise ValueError(f"alphas must be in ascending order, got {alphas!r}")
-        if isinstance(eta, str) and eta != "auto":
-            raise ValueError(f"eta must be a positive number or 'auto', got {eta!r}")
-        self.eta = eta if isinstance(eta, str) else check_number("eta", eta, 0, open_low=True)
-        self.normalize = normalize
-        self.table = RiskTable(initial=float(self.alphas[-1])) if table is None else table
+        self.eta = check_eta(eta)
+        self.normalize = check_flag("normalize", normalize)
+        if table is None:
+            table = RiskTable(initial=float(self.alphas[-1]))
+        self.table = check_kind("table", table, RiskTable, "a RiskTable or None")
         self.table.add_column(_LOSS_SUM, (len(self.alphas),))
         self.table.add_column(_LOSS_COUNT, dtype=np.int64)
-        self._generator = np.random.default_rng(seed)
+        self._generator = np.random.default_rng(check_seed("seed", seed))
         self._range_mean = 0.0
         self._range_weight = 0.0
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch as th
 from gymnasium import spaces
 
-from sb3_ora.checks import check_integer
+from sb3_ora.checks import LARGEST_SEED, check_integer, check_kind
 
 Observations: TypeAlias = np.ndarray | dict[str, np.ndarray]
 
@@ -247,11 +247,9 @@ class SimHashKey(StateKey):
     """
 
     def __init__(self, space: spaces.Space, n_bits: int = 32, seed: int = 0):
-        if check_integer("n_bits", n_bits) > KEY_BITS:
-            raise ValueError(f"n_bits must be at most {KEY_BITS}, got {n_bits}")
         self.space = space
-        self.n_bits = n_bits
-        self.seed = seed
+        self.n_bits = check_integer("n_bits", n_bits, 1, KEY_BITS)
+        self.seed = check_integer("seed", seed, 0, LARGEST_SEED)
         self._size = _flat_size(space)
         self._mean: np.ndarray | None = None
         self._projections: np.ndarray | None = None
@@ -331,6 +329,7 @@ def make_state_key(spec: str | StateKey | None, space: spaces.Space) -> StateKey
     """
     if isinstance(spec, StateKey):
         return spec
+    check_kind("space", space, spaces.Space, "a space of Gymnasium")
     suited = _suited_keys(space)
     if spec is None:
         spec = suited[0]

@@ -35,7 +35,8 @@ def _snapped(levels: np.ndarray, n_atoms: int) -> np.ndarray:
     tolerance = max(1e-9, n_atoms * float(np.finfo(levels.dtype).eps))
     levels = levels.astype(np.float64)
     nearest = np.round(levels * n_atoms)
-    return np.where(np.abs(levels * n_atoms - nearest) <= tolerance, np.maximum(nearest, 1.0) / n_atoms, levels)
+    close = (nearest >= 1.0) & (np.abs(levels * n_atoms - nearest) <= tolerance)
+    return np.where(close, nearest / n_atoms, levels)
 
 
 class EpistemicMeasure(ByValue, ABC):

@@ -18,9 +18,9 @@ class PiecewiseLinear(ByValue):
     """
 
     def __init__(self, points: Sequence[float]):
+        if isinstance(points, str) or not hasattr(points, "__len__") or len(points) == 0:
+            raise ValueError(f"points must be a list of at least one value, got {points!r}")
         self.points = tuple(check_number("points", point) for point in points)
-        if not self.points:
-            raise ValueError("points must hold at least one value, got none")
 
     def __call__(self, progress_remaining: float) -> float:
         """

@@ -114,6 +114,12 @@ class TOPIQN(IQN):
         if _init_setup_model:
             self._setup_model()
 
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        for name in ("risk_levels", "bandit_lr", "weight_decay"):  # an adapter's None stands for the model's argument
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} must not be None in {type(self).__name__}")
+
     def _make_adapter(self) -> RiskAdapter:
         return EWAFAdapter("episode-return")
 

@@ -58,5 +58,5 @@ def test_bad_levels_are_refused(spec):
 
 
 def test_no_points_are_refused():
-    with pytest.raises(ValueError, match="points must hold at least one value"):
+    with pytest.raises(ValueError, match=r"points must be a list of at least one value, got \[\]"):
         PiecewiseLinear([])

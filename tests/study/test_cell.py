@@ -1,6 +1,7 @@
 import json
 import os
 
+import filelock
 import numpy as np
 import pandas as pd
 import pytest
@@ -101,6 +102,15 @@ def test_an_interrupted_training_is_not_complete(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="training stopped after 2 of 200 steps"):
         run_cell(cell)
     assert state_of(cell) == "incomplete"
+
+
+def test_a_cell_of_another_process(cell, monkeypatch):
+    """It is waited for; then nothing of it has changed."""
+    monkeypatch.setattr("sb3_ora.study.cell.WAIT_FOR_LOCK", 0)
+    before = {path.name: path.stat().st_mtime_ns for path in cell.folder.iterdir() if path.name != "cell.lock"}
+    with filelock.FileLock(cell.folder / "cell.lock"), pytest.raises(filelock.Timeout, match=r"cell\.lock"):
+        run_cell(cell)
+    assert before == {path.name: path.stat().st_mtime_ns for path in cell.folder.iterdir() if path.name != "cell.lock"}
 
 
 def test_begin_again_keeps_log_and_lock(tmp_path):

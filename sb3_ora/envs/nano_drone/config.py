@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium import spaces
 
-from sb3_ora.checks import check_choice, check_integer, check_number
+from sb3_ora.checks import check_choice, check_flag, check_integer, check_number
 
 HALF_WIDTH = 4.0  # of the world, a square around the origin
 ROBOT_RADIUS = 0.05
@@ -58,8 +58,7 @@ class NanoDroneConfig:
         check_number("ranger_noise", self.ranger_noise, 0)
         check_choice("obs_mode", self.obs_mode, COLUMNS)
         for name in ("safe_start", "normalize"):
-            if not isinstance(getattr(self, name), (bool, np.bool_)):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            check_flag(name, getattr(self, name))
 
     @property
     def columns(self) -> np.ndarray:
