@@ -187,7 +187,7 @@ def test_policy_and_optimizer_settings_reach_their_place():
     optimizer = {"optimizer_class": th.optim.SGD, "optimizer_kwargs": {"momentum": 0.5}}
     model = tiny(IQN, Chain(), policy_kwargs={**optimizer, "activation_fn": th.nn.Tanh})
     assert isinstance(model.policy.optimizer, th.optim.SGD) and model.policy.optimizer.defaults["momentum"] == 0.5
-    assert any(isinstance(layer, th.nn.Tanh) for layer in model.quantile_net.trunk)
+    assert all(isinstance(layer.activation, th.nn.Tanh) for layer in model.quantile_net.trunk)
     adam = tiny(IQN, Chain(), batch_size=20).policy.optimizer
     assert isinstance(adam, th.optim.Adam) and adam.defaults["eps"] == 0.01 / 20
     assert adam.defaults["fused"]
