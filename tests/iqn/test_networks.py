@@ -8,7 +8,7 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
-from sb3_ora.iqn.networks import ImplicitQuantileNetwork
+from sb3_ora.iqn.networks import ImplicitQuantileNetwork, of_actions
 
 OBSERVATION, ACTION = spaces.Box(-1, 1, (5,)), spaces.Discrete(3)
 ARCHITECTURES = list(itertools.product([[], [6], [6, 4]], [[], [7]], [[], [8], [8, 9]]))
@@ -135,3 +135,24 @@ def test_predict_of_the_network_alone():
     taus = [(i + 0.5) / 32 for i in range(32)]
     expected = [np.mean([single(net, k, row, tau) for k in range(3) for tau in taus], axis=0).argmax() for row in obs]
     assert net.predict(obs)[0].tolist() == expected
+
+
+@pytest.mark.parametrize("activation_fn", [th.nn.ReLU, th.nn.Tanh])
+@pytest.mark.parametrize("n_heads", [1, 3])
+def test_gradients_are_those_of_finite_differences(n_heads, activation_fn, monkeypatch):
+    net = make_net(n_heads, shared_arch=(4,), head_arch=(4, 3), activation_fn=activation_fn).double()
+    monkeypatch.setattr(net, "extract_features", lambda obs, _: obs)  # which would make them single precision
+    obs, taus = th.randn(4, 5).double(), th.rand(2, 3).double()
+    names, parameters = zip(*net.named_parameters(), strict=True)
+
+    def taken(*parameters):
+        quantiles = th.func.functional_call(net, dict(zip(names, parameters, strict=True)), (obs, taus))
+        return of_actions(quantiles, th.tensor([[0, 2, 1, 2]]).expand(n_heads, -1))
+
+    assert th.autograd.gradcheck(taken, parameters)
+
+
+def test_the_quantiles_of_the_actions_taken():
+    quantiles, actions = th.randn(3, 4, 5, 6), th.randint(6, (3, 4))
+    expected = [[quantiles[k, b, :, actions[k, b]].tolist() for b in range(4)] for k in range(3)]
+    assert of_actions(quantiles, actions).tolist() == expected
