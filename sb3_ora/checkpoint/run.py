@@ -15,7 +15,9 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecMonitor
+
+from sb3_ora.envs.nano_drone.vec_env import NanoDroneVecEnv
 
 #: Attributes that belong to a process or to a window, not to a run
 TRANSIENT = {
@@ -73,7 +75,7 @@ def flat_callbacks(callback: Any) -> Iterator[BaseCallback]:
 
 def _out_of_reach(part: Any) -> bool:
     """Whether this is a vectorised environment that keeps its environments elsewhere, such as in other processes."""
-    return isinstance(part, VecEnv) and not isinstance(part, (VecEnvWrapper, DummyVecEnv))
+    return isinstance(part, VecEnv) and not isinstance(part, (VecEnvWrapper, DummyVecEnv, NanoDroneVecEnv))
 
 
 class Run:
@@ -203,7 +205,8 @@ def _set_random_state(state: dict[str, Any]) -> None:
 
 def _open_files(run: Run) -> list[tuple[Any, Any]]:
     """Each file with the object that writes it."""
-    writers = [layer.results_writer for layer in run.layers if isinstance(layer, Monitor) and layer.results_writer is not None]
+    monitors = [layer for layer in run.layers if isinstance(layer, (Monitor, VecMonitor))]
+    writers = [monitor.results_writer for monitor in monitors if monitor.results_writer is not None]
     files: list[tuple[Any, Any]] = [(writer, writer.file_handler) for writer in writers]
     for output in run.model.logger.output_formats:
         file = getattr(output, "file", None)

@@ -16,10 +16,11 @@ import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
 
 import sb3_ora
 from sb3_ora.checkpoint import RunCheckpoint, resume
+from sb3_ora.envs.nano_drone import NanoDroneVecEnv
 
 SETTINGS = {
     "learning_rate": 1e-3,
@@ -47,11 +48,21 @@ class Crash(BaseCallback):
         return True
 
 
-def small_run(folder, algorithm, env_id, n_envs=1, steps=300, go_on=False, crash_at=None, vec_env_cls=None, **settings):
+def environments(env_id, n_envs, seed, monitor=None):
+    """Those of this name, or the drones that are moved together; episodes of drones are short, to have many."""
+    if env_id == "NanoDroneVecEnv":
+        env = NanoDroneVecEnv(n_envs, max_steps=40)
+        env.seed(seed)
+        return VecMonitor(env, None if monitor is None else str(monitor / "all"))
+    env_kwargs = {"max_steps": 40} if env_id == "NanoDrone-v0" else None
+    return make_vec_env(env_id, n_envs, seed=seed, monitor_dir=monitor and str(monitor), env_kwargs=env_kwargs)
+
+
+def small_run(folder, algorithm, env_id, n_envs=1, steps=300, go_on=False, crash_at=None, **settings):
     """The trained model; it is in the folder, too."""
     monitor, checkpoints = folder / "monitor", folder / "checkpoints"
-    env = VecNormalize(make_vec_env(env_id, n_envs, seed=3, monitor_dir=str(monitor), vec_env_cls=vec_env_cls))
-    eval_env = VecNormalize(make_vec_env(env_id, 2, seed=5), training=False, norm_reward=False)
+    env = VecNormalize(environments(env_id, n_envs, 3, monitor))
+    eval_env = VecNormalize(environments(env_id, 2, 5), training=False, norm_reward=False)
     evaluation = EvalCallback(eval_env, log_path=str(folder), eval_freq=100 // n_envs, n_eval_episodes=3, verbose=0)
     callback = [RunCheckpoint(60, checkpoints), evaluation, Crash()]
     Crash.at = crash_at

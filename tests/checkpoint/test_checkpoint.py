@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from sb3_ora import IQN, ORAIQN
 from sb3_ora.checkpoint import CheckpointError, RunCheckpoint, checkpoints_in, last_checkpoint, read_checkpoint, resume
+from sb3_ora.checkpoint.files import steps_of
 from tests.checkpoint.small_run import assert_same, small_run
 from tests.tiny import tiny
 from tests.toy_envs import Chain
@@ -49,6 +50,15 @@ def test_a_resumed_run_is_the_same_run(algorithm, n_envs, tmp_path):
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
+@pytest.mark.parametrize(("env_id", "n_envs"), [("NanoDrone-v0", 1), ("NanoDroneVecEnv", 3)])
+def test_drones_fly_on(env_id, n_envs, tmp_path):
+    """Noise is drawn in blocks, and each drone has a generator of its own: both are taken up in the middle."""
+    small_run(tmp_path / "whole", "ORAIQN", env_id, n_envs)
+    small_run(tmp_path / "parts", "ORAIQN", env_id, n_envs, crash_at=200)
+    small_run(tmp_path / "parts", "ORAIQN", env_id, n_envs, go_on=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
 @pytest.mark.parametrize("settings", [{"risk_adapter": "recursive"}, {"reference": "visit"}, {"train_freq": (1, "episode")}])
 def test_other_settings(settings, tmp_path):
     small_run(tmp_path / "whole", "ORAIQN", "CartPole-v1", **settings)
@@ -57,34 +67,65 @@ def test_other_settings(settings, tmp_path):
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
-def kill_and_resume(folder, whole, algorithm, env_id, n_envs, steps, kills, generator, seconds):
-    """Run in another process, with SIGKILL at random moments."""
+def kill(command, folder, steps, generator, moment):
+    """
+    One process, with SIGKILL: at its "start", which is mostly that of Python; in its "run", just after a checkpoint that is
+    drawn from those until ``steps``; or in the "write" of the one after it.
+    """
+    checkpoints = folder / "checkpoints"
+    last = max(map(steps_of, checkpoints_in(checkpoints)), default=0)
+    wanted = 0 if moment == "start" else generator.randint(last + 1, max(last + 1, steps))
+    for left in checkpoints.glob("*.tmp"):
+        left.unlink()
+    process = subprocess.Popen([*command, *(["resume"] if last else [])])
+    while process.poll() is None and max(map(steps_of, checkpoints_in(checkpoints)), default=0) < wanted:
+        time.sleep(0.005)
+    if moment == "write":
+        while process.poll() is None and not list(checkpoints.glob("*.tmp")):
+            pass
+    else:
+        time.sleep(generator.uniform(0, 5 if moment == "start" else 0.1))
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert moment != "write" or list(checkpoints.glob("*.tmp"))
+
+
+def kill_and_resume(folder, whole, algorithm, env_id, n_envs, steps, moments, monkeypatch):
+    """Compare a run that was killed at these moments with one that was not."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     command = [sys.executable, str(SCRIPT), str(folder), algorithm, env_id, str(n_envs), str(steps)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    for _ in range(kills):
-        started = bool(checkpoints_in(folder / "checkpoints"))
-        process = subprocess.Popen([*command, *(["resume"] if started else [])], env=environment)
-        while not checkpoints_in(folder / "checkpoints") and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(generator.uniform(0, seconds))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    subprocess.run([*command, "resume"], check=True, env=environment)
+    generator = random.Random(f"{algorithm} {env_id}")
+    for number, moment in enumerate(moments, start=1):
+        kill(command, folder, steps * number // (len(moments) + 2), generator, moment)
+    subprocess.run([*command, "resume"], check=True)
     assert_same(whole, folder)
 
 
-def test_a_killed_process(finished, tmp_path):
-    kill_and_resume(tmp_path, finished, "ORAIQN", "CartPole-v1", 2, 300, 2, random.Random(0), 0.5)
+def test_a_killed_process(finished, tmp_path, monkeypatch):
+    kill_and_resume(tmp_path, finished, "ORAIQN", "CartPole-v1", 2, 300, ["write", "run"], monkeypatch)
+
+
+#: 20 kills in all, 9 of them during the write of a checkpoint
+KILLED = {
+    ("IQN", "CartPole-v1", 1): ["run", "write"],
+    ("ORAIQN", "CartPole-v1", 3): ["write", "run"],
+    ("ARTIQN", "CartPole-v1", 1): ["run", "write"],
+    ("TOPIQN", "CartPole-v1", 3): ["write", "run"],
+    ("IQN", "NanoDrone-v0", 3): ["run", "write"],
+    ("ORAIQN", "NanoDrone-v0", 1): ["write", "run"],
+    ("ARTIQN", "NanoDrone-v0", 3): ["run", "write"],
+    ("TOPIQN", "NanoDrone-v0", 1): ["write", "run"],
+    ("ORAIQN", "NanoDroneVecEnv", 3): ["run", "start", "write", "run"],
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_envs", [1, 3])
-@pytest.mark.parametrize("algorithm", ["IQN", "ORAIQN", "ARTIQN", "TOPIQN"])
-def test_processes_killed_at_random_moments(algorithm, n_envs, tmp_path):
-    """Three times each; the start of a resumed process is among the moments."""
-    small_run(tmp_path / "whole", algorithm, "CartPole-v1", n_envs, 1500)
-    generator = random.Random(n_envs)
-    kill_and_resume(tmp_path / "parts", tmp_path / "whole", algorithm, "CartPole-v1", n_envs, 1500, 3, generator, 8)
+@pytest.mark.parametrize(("algorithm", "env_id", "n_envs"), KILLED)
+def test_processes_killed_at_random_moments(algorithm, env_id, n_envs, tmp_path, monkeypatch):
+    assert sum(map(len, KILLED.values())) == 20
+    small_run(tmp_path / "whole", algorithm, env_id, n_envs, 1000)
+    moments = KILLED[algorithm, env_id, n_envs]
+    kill_and_resume(tmp_path / "parts", tmp_path / "whole", algorithm, env_id, n_envs, 1000, moments, monkeypatch)
 
 
 def test_killed_during_the_write(finished, tmp_path):
