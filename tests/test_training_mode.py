@@ -1,0 +1,88 @@
+"""Layers that behave differently in training: batch normalisation and dropout."""
+
+import numpy as np
+import pytest
+import torch as th
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import nn
+
+from tests.tiny import ALGORITHMS, same_parameters, several, tiny
+from tests.toy_envs import Scripted
+
+
+class Normalised(BaseFeaturesExtractor):
+    """Statistics that are plain means over all batches so far (``momentum=None``), and then half of the features lost."""
+
+    def __init__(self, observation_space):
+        super().__init__(observation_space, observation_space.shape[0])
+        self.norm = nn.BatchNorm1d(observation_space.shape[0], momentum=None)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, observations):
+        return self.drop(self.norm(observations))
+
+
+def model_with(algorithm, **kwargs):
+    """An interval of the target network that is never reached, for the target to stay as it was."""
+    settings = {"target_update_interval": 1000, "policy_kwargs": {"features_extractor_class": Normalised}, **kwargs}
+    return tiny(algorithm, several(lambda: Scripted((4, 7)), 2), **settings)
+
+
+def statistics(net):
+    return {name: value.clone() for name, value in net.features_extractor.norm.named_buffers()}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_statistics_are_those_of_the_training_batches(algorithm, monkeypatch):
+    """Acting, adapting the risk, evaluating targets and predicting leave no trace in them."""
+    model = model_with(algorithm)
+    batches, sample = [], model.replay_buffer.sample
+    monkeypatch.setattr(model.replay_buffer, "sample", lambda *args, **kw: batches.append(sample(*args, **kw)) or batches[-1])
+    target = statistics(model.quantile_net_target)
+    model.learn(100)
+    model.predict(np.ones((30, 2), dtype=np.float32))
+    observations = th.stack([batch.observations for batch in batches])  # (T, B, 2)
+    norm = model.quantile_net.features_extractor.norm
+    assert norm.num_batches_tracked == len(batches) == model._n_updates > 5
+    th.testing.assert_close(norm.running_mean, observations.mean(dim=(0, 1)))
+    th.testing.assert_close(norm.running_var, observations.var(dim=1).mean(dim=0))
+    assert same_parameters(statistics(model.quantile_net_target), target)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_collecting_changes_no_statistics(algorithm):
+    model = model_with(algorithm, gradient_steps=0)
+    before = statistics(model.quantile_net)
+    model.learn(100)
+    assert same_parameters(statistics(model.quantile_net), before)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_target_takes_over_the_statistics(algorithm):
+    """Also with a soft update, which mixes weights but not statistics."""
+    model = model_with(algorithm, target_update_interval=2, tau=0.5, train_freq=10).learn(90)  # updates follow, no target step
+    trained, target = statistics(model.quantile_net), statistics(model.quantile_net_target)
+    assert not th.equal(trained["running_mean"], target["running_mean"])
+    model.num_timesteps, model._n_calls = 92, 2 * model._n_calls
+    model._on_step()
+    assert th.equal(trained["running_mean"], statistics(model.quantile_net_target)["running_mean"])
+    assert th.equal(trained["running_var"], statistics(model.quantile_net_target)["running_var"])
+    assert not same_parameters(
+        model.quantile_net.features_extractor.norm.weight, model.quantile_net_target.features_extractor.norm.weight
+    )
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_predictions_lose_no_features(algorithm):
+    """Right after training, too, which leaves the network in training mode."""
+    model = model_with(algorithm).learn(60)
+    observations = np.random.default_rng(0).uniform(0, 8, (50, 2)).astype(np.float32)
+    model.policy.set_training_mode(True)
+    first = model.predict(observations, deterministic=True)[0]
+    assert not model.quantile_net.training
+    for _ in range(4):
+        model.policy.set_training_mode(True)
+        assert np.array_equal(model.predict(observations, deterministic=True)[0], first)
+    norm, kept = model.quantile_net.features_extractor.norm, th.as_tensor(observations)
+    expected = (kept - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
+    th.testing.assert_close(model.quantile_net.features_extractor(kept), expected)
