@@ -18,7 +18,7 @@ from tests.toy_envs import Chain, Scripted
 def test_the_identity_is_learned(algorithm):
     """The observation is the action to take, one of 3."""
     env = make_vec_env(lambda: IdentityEnv(3, ep_length=20), 2, seed=0)
-    settings = {"gamma": 0.0, "learning_rate": 1e-2, "batch_size": 32, "exploration_final_eps": 0.2}
+    settings = {"gamma": 0.0, "learning_rate": 1e-2, "train_freq": 1, "batch_size": 32, "exploration_final_eps": 0.2}
     model = tiny(algorithm, env, **settings).learn(500)
     assert evaluate_policy(model, env, 4) == (20.0, 0.0)
 
