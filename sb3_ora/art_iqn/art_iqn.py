@@ -122,13 +122,8 @@ class ARTIQN(IQN):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        for name in (
-            "risk_levels",
-            "bandit_lr",
-            "mode",
-            "sign",
-            "n_variance_quantiles",
-        ):  # an adapter's None stands for the model's argument
+        # An adapter's None stands for the model's argument
+        for name in ("risk_levels", "bandit_lr", "mode", "sign", "n_variance_quantiles"):
             if getattr(self, name) is None:
                 raise ValueError(f"{name} must not be None in {type(self).__name__}")
 
