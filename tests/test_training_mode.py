@@ -86,3 +86,22 @@ def test_predictions_lose_no_features(algorithm):
     norm, kept = model.quantile_net.features_extractor.norm, th.as_tensor(observations)
     expected = (kept - norm.running_mean) / (norm.running_var + norm.eps).sqrt() * norm.weight + norm.bias
     th.testing.assert_close(model.quantile_net.features_extractor(kept), expected)
+
+
+class Frozen(Normalised):
+    """Batch normalisation that keeps its statistics, whatever the mode of the network."""
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+
+def test_all_modules_follow_the_mode_and_an_extractor_may_decide_for_itself():
+    for extractor, frozen in ((Normalised, False), (Frozen, True)):
+        net = model_with(ALGORITHMS[1], policy_kwargs={"features_extractor_class": extractor}).quantile_net
+        for mode in (True, False, True):
+            net.set_training_mode(mode)
+            modes = {module.training for module in net.modules() if module is not net.features_extractor.norm}
+            assert modes == {mode}
+            assert net.features_extractor.norm.training == (mode and not frozen)

@@ -1,3 +1,4 @@
+import functools
 import io
 import pathlib
 import pickle
@@ -42,6 +43,12 @@ from sb3_ora.risk.state import NO_ACTION
 SHARING = 4  # transitions of a batch that share their random fractions
 
 SelfIQN = TypeVar("SelfIQN", bound="IQN")
+
+
+@functools.cache
+def _grids(n: int, n_rows: int, device: th.device) -> tuple[th.Tensor, th.Tensor]:
+    """Where T rows are spaced, (T,), and where n strata begin, in n-ths, (n, 1)."""
+    return th.arange(n_rows, device=device) / n_rows, th.arange(n, dtype=th.float32, device=device).unsqueeze(1)
 
 
 class IQN(ActingAlgorithm):
@@ -325,9 +332,9 @@ class IQN(ActingAlgorithm):
         embeddings: transition b has those of row b modulo T, where T = B / 4 (or T = B if that is no integer).
         """
         n_rows = batch_size // SHARING if batch_size % SHARING == 0 else batch_size
-        rows = th.arange(n_rows, device=self.device) / n_rows
-        within = (th.rand(n, 1, device=self.device) + rows).frac_()  # (n, T)
-        return ((within + th.arange(n, device=self.device).unsqueeze(1)) / n).T
+        spacing, strata = _grids(n, n_rows, self.device)
+        within = (th.rand(n, 1, device=self.device) + spacing).frac_()  # (n, T)
+        return within.add_(strata).div_(n).T
 
     def _target_taus(self, batch_size: int) -> tuple[th.Tensor, bool]:
         """

@@ -13,12 +13,12 @@ class _QuantileHuber(th.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, quantiles: th.Tensor, targets: th.Tensor, taus: th.Tensor) -> th.Tensor:
-        delta = targets.unsqueeze(-2) - quantiles.unsqueeze(-1)  # (..., N, N')
+        # Targets come first: sums over them run along the memory
+        delta = targets.movedim(-1, 0).unsqueeze(-1) - quantiles  # (N', ..., N)
         clipped = delta.clamp(-1, 1)
-        # Minus the derivative of each pair
-        slope = th.addcmul(clipped.clamp(max=0), taus.unsqueeze(-1), clipped.abs())  # (..., N, N')
-        ctx.save_for_backward(slope.mean(dim=-1).neg_())  # (..., N)
-        return delta.sub_(clipped, alpha=0.5).mul_(slope).sum(dim=(-2, -1)).div_(targets.shape[-1])
+        slope = th.addcmul(clipped.clamp(max=0), taus, clipped.abs())  # minus the derivative of each pair
+        ctx.save_for_backward(slope.sum(dim=0).div_(-len(delta)))  # (..., N)
+        return delta.sub_(clipped, alpha=0.5).mul_(slope).sum(dim=(0, -1)).div_(len(delta))
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: th.Tensor) -> tuple[th.Tensor, None, None]:
