@@ -2,8 +2,9 @@
 The network for Atari games on a card: time of a gradient step, and environment steps per second of the whole loop.
 
 NatureCNN (3136 features), 64 cosines, heads 3136 -> 512 -> 6, batch 32, N = N' = 8. A gradient step includes replay
-sampling and the copy to the card. The loop has 8 environments and a gradient step for every fourth environment step;
-without ``--game`` they return random frames at once, so that the learner is what is measured.
+sampling and the copy to the card. "No graph" is the same learner without CUDA graphs. The loop has 8 environments and a
+gradient step for every fourth environment step; without ``--game`` they return random frames at once, so that the learner
+is what is measured.
 """
 
 import time
@@ -97,10 +98,12 @@ def make_models(game: str | None, device: str, sizes: Sizes) -> dict[str, OffPol
     heads: dict[str, Any] = {"policy_kwargs": {"head_arch": [sizes.head_width]}}
     models: dict[str, OffPolicyAlgorithm] = {BASE: QRDQN("CnnPolicy", make_envs(game, sizes), **common)}
     for k in sizes.heads:
-        if k == 1:
-            models["IQN"] = IQN("CnnPolicy", make_envs(game, sizes), **common, **heads)
-        else:
-            models[f"ORAIQN({k})"] = ORAIQN("CnnPolicy", make_envs(game, sizes), n_heads=k, **common, **heads)
+        for suffix, graphs in (("", True), (", no graph", False)):
+            settings = {**common, **heads, "cuda_graphs": graphs}
+            if k == 1:
+                models[f"IQN{suffix}"] = IQN("CnnPolicy", make_envs(game, sizes), **settings)
+            else:
+                models[f"ORAIQN({k}){suffix}"] = ORAIQN("CnnPolicy", make_envs(game, sizes), n_heads=k, **settings)
     for model in models.values():
         model.learn(sizes.transitions, log_interval=None)  # type: ignore[arg-type]
     return models

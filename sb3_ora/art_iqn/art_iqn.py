@@ -73,6 +73,7 @@ class ARTIQN(IQN):
         sign: str = "falling",
         n_variance_quantiles: int = 16,
         use_action_mask: bool = False,
+        cuda_graphs: bool = True,
         _init_setup_model: bool = True,
     ):
         super().__init__(
@@ -109,6 +110,7 @@ class ARTIQN(IQN):
             evaluation_eps=evaluation_eps,
             double_q=double_q,
             use_action_mask=use_action_mask,
+            cuda_graphs=cuda_graphs,
             _init_setup_model=False,
         )
         self.risk_levels = risk_levels

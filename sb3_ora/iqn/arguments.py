@@ -93,7 +93,7 @@ def check_learner(model: IQN) -> None:
     check_number("tau", model.tau, 0, 1, open_low=True)
     if model.max_grad_norm is not None:
         check_number("max_grad_norm", model.max_grad_norm, 0, open_low=True)
-    for name in ("double_q", "use_action_mask", "optimize_memory_usage"):
+    for name in ("double_q", "use_action_mask", "optimize_memory_usage", "cuda_graphs"):
         check_flag(name, getattr(model, name))
     check_seed("seed", model.seed)
     check_choice("target_risk", model.target_risk, ("acting", "neutral"))

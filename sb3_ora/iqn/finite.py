@@ -159,7 +159,7 @@ def check_update(model: IQN, loss: th.Tensor, batch: ReplayBufferSamples) -> Non
     """
     optimizer = model.policy.optimizer
     if loss.device.type != "cpu" and optimizer.defaults.get("fused"):
-        optimizer.found_inf = (~th.isfinite(loss.detach())).float()  # type: ignore[attr-defined]
+        skip_unless_finite(optimizer, loss)
         return
     value = loss.item()
     if not math.isfinite(value):
@@ -168,6 +168,16 @@ def check_update(model: IQN, loss: th.Tensor, batch: ReplayBufferSamples) -> Non
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.ndim <= 1 and p.grad is not None]
     if not math.isfinite(sum(gradient.sum().item() for gradient in gradients)):
         raise NotFiniteError(f"the loss is {value}, but its gradient is not finite {_moment(model)}: {_source(model, batch)}")
+
+
+def skip_unless_finite(optimizer: th.optim.Optimizer, loss: th.Tensor) -> None:
+    """
+    Let the optimizer's next step do nothing if the loss is not finite, without waiting for it.
+
+    :param optimizer: fused Adam
+    :param loss: the loss, ()
+    """
+    optimizer.found_inf = (~th.isfinite(loss.detach())).float()  # type: ignore[attr-defined]
 
 
 def checked_loss(model: IQN, loss: float) -> float:

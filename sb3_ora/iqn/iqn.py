@@ -3,6 +3,7 @@ import io
 import pathlib
 import pickle
 import warnings
+from collections.abc import Hashable
 from copy import deepcopy
 from typing import Any, ClassVar, TypeVar
 
@@ -23,6 +24,7 @@ from sb3_ora.iqn.acting import ActingAlgorithm
 from sb3_ora.iqn.arguments import check_learner, check_made_with
 from sb3_ora.iqn.bootstrap import bootstrap_mask
 from sb3_ora.iqn.buffers import LARGE_BUFFER, DictNStepReplayBuffer, observation_bytes
+from sb3_ora.iqn.cuda_graphs import RecordedUpdates, Update, can_record
 from sb3_ora.iqn.finite import (
     FiniteEnv,
     NotFiniteError,
@@ -105,6 +107,8 @@ class IQN(ActingAlgorithm):
     :param risk_adapter: callback that moves the risk attitude during training; None for the algorithm's own
     :param use_action_mask: read the valid actions from the entry ``action_mask`` of Dict observations: others are
         neither taken, also not at random, nor the actions of a target. The network does not see the entry.
+    :param cuda_graphs: on a CUDA device, record updates and replay them, which saves most of their time with networks of
+        usual size. Updates that cannot be recorded, such as those of a level that changes all the time, are not
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     :raises ValueError: if an argument is out of range or contradicts another
     """
@@ -155,6 +159,7 @@ class IQN(ActingAlgorithm):
         double_q: bool = False,
         risk_adapter: RiskAdapter | None = None,
         use_action_mask: bool = False,
+        cuda_graphs: bool = True,
         _init_setup_model: bool = True,
     ):
         check_made_with(
@@ -210,12 +215,14 @@ class IQN(ActingAlgorithm):
         self.double_q = double_q
         self.risk_adapter: str | RiskAdapter | None = risk_adapter
         self.use_action_mask = use_action_mask
+        self.cuda_graphs = cuda_graphs
         # For updating the target network with multiple envs:
         self._n_calls = 0
         # "epsilon" for the epsilon-greedy exploration
         self.exploration_rate = exploration_initial_eps
         self._acting = None
         self._finite_env: FiniteEnv | None = None
+        self._recorded_updates: RecordedUpdates | None = None
 
         if _init_setup_model:
             self._setup_model()
@@ -289,6 +296,7 @@ class IQN(ActingAlgorithm):
         self._acting_alphas = np.ones(self.n_envs)
         self.adapter = self._make_adapter()
         self.adapter.bind(self)
+        self._recorded_updates = RecordedUpdates(self) if can_record(self) else None
 
         if self.n_envs > self.target_update_interval:
             warnings.warn(
@@ -336,23 +344,30 @@ class IQN(ActingAlgorithm):
         within = (th.rand(n, 1, device=self.device) + spacing).frac_()  # (n, T)
         return within.add_(strata).div_(n).T
 
-    def _target_taus(self, batch_size: int) -> tuple[th.Tensor, bool]:
+    def _target_levels(self) -> th.Tensor | None:
+        """
+        :return: levels of the distortion under which the target's action is greedy, (L, 1): one, or one for each
+            environment; None if it is neutral
+        """
+        risk = self.policy.risk
+        if self.target_risk == "neutral" or isinstance(risk.distortion, Neutral):
+            return None
+        levels = risk.level if self.adapter.acting_level is None else self.adapter.acting_level
+        return th.as_tensor(levels, dtype=th.float32, device=self.device).reshape(-1, 1)
+
+    def _target_taus(self, batch_size: int, levels: th.Tensor | None) -> tuple[th.Tensor, bool]:
         """
         Fractions for the target network: random ones, (T, N'), and, where the target's action is chosen under
         a distortion, as many distorted midpoints for that choice, so (T, 2N') or (B, 2N').
         """
         taus = self._draw_taus(self.n_target_quantiles, batch_size)
-        risk = self.policy.risk
-        if self.target_risk == "neutral" or isinstance(risk.distortion, Neutral):
+        if levels is None:
             return taus, False
-        level: float | th.Tensor | None = risk.level
-        if self.adapter.acting_level is not None:  # each transition takes one environment's present level
-            levels = th.as_tensor(self.adapter.acting_level, dtype=th.float32, device=self.device)
-            if len(taus) % len(levels):
-                taus = taus.repeat(batch_size // len(taus), 1)
-            level = levels[th.arange(len(taus), device=self.device) % len(levels)].unsqueeze(1)
-        distorted = risk.distortion(midpoints(self.n_target_quantiles, self.device).unsqueeze(0), level)
-        return th.cat([taus, distorted.expand(len(taus), -1)], dim=1), True
+        if len(taus) % len(levels):
+            taus = taus.repeat(batch_size // len(taus), 1)
+        levels = levels[th.arange(len(taus), device=self.device) % len(levels)]  # transitions take environments' in turn
+        distorted = self.policy.risk.distortion(midpoints(self.n_target_quantiles, self.device).unsqueeze(0), levels)
+        return th.cat([taus, distorted], dim=1), True
 
     def _next_actions(self, values: th.Tensor, batch: ReplayBufferSamples) -> th.Tensor:
         """
@@ -362,14 +377,15 @@ class IQN(ActingAlgorithm):
         """
         return mask_values(values, self.policy.valid_actions(batch.next_observations)).argmax(dim=2)
 
-    def _target_quantiles(self, batch: ReplayBufferSamples) -> th.Tensor:
+    def _target_quantiles(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> th.Tensor:
         """
         :param batch: B transitions
+        :param levels: see :meth:`_target_levels`; None for the present ones
         :return: samples of each head's own target distribution, r + gamma^n Z^k(s', a*_k), (K, B, N')
         """
         n = self.n_target_quantiles
         with th.no_grad():
-            taus, distorted = self._target_taus(len(batch.rewards))
+            taus, distorted = self._target_taus(len(batch.rewards), self._target_levels() if levels is None else levels)
             quantiles = self.quantile_net_target(batch.next_observations, taus)  # (K, B, N' or 2N', A)
             if self.double_q:
                 choosing = self.quantile_net(batch.next_observations, taus[:, n:] if distorted else taus)
@@ -381,12 +397,13 @@ class IQN(ActingAlgorithm):
             discounts = batch.discounts if batch.discounts is not None else self.gamma
             return batch.rewards + (1 - batch.dones) * discounts * next_quantiles
 
-    def _loss(self, batch: ReplayBufferSamples) -> tuple[th.Tensor, th.Tensor]:
+    def _loss(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> tuple[th.Tensor, th.Tensor]:
         """
         :param batch: B transitions
+        :param levels: see :meth:`_target_levels`; None for the present ones
         :return: the loss, and each head's value of the actions taken, (K, B)
         """
-        targets = self._target_quantiles(batch)  # (K, B, N')
+        targets = self._target_quantiles(batch, levels)  # (K, B, N')
         taus = self._draw_taus(self.n_quantiles, len(batch.rewards))  # (T, N)
         quantiles = self.quantile_net(batch.observations, taus)  # (K, B, N, A)
         actions = batch.actions.long() - int(self.action_space.start)
@@ -398,31 +415,49 @@ class IQN(ActingAlgorithm):
         mask = bootstrap_mask(batch, len(losses), self.policy.bootstrap_p)  # (K, B)
         return (mask * losses).sum() / mask.sum().clamp(min=1), values
 
+    def _update(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> Update:
+        """
+        One gradient step.
+
+        :param batch: B transitions
+        :param levels: see :meth:`_target_levels`; None for the present ones
+        :return: the loss, and each head's value of the actions taken
+        """
+        loss, values = self._loss(batch, levels)
+        parameters = list(self.quantile_net.parameters())
+        for parameter in parameters:  # optimizer.zero_grad() takes much longer
+            parameter.grad = None
+        loss.backward()
+        if self.max_grad_norm is not None:
+            th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+        check_update(self, loss, batch)
+        self.policy.optimizer.step()
+        return Update(loss.detach(), values)
+
+    def _update_constants(self) -> Hashable:
+        """
+        :return: the numbers that an update uses as they are when it is recorded as a CUDA graph;
+            None if it does part of its work with NumPy
+        """
+        return self.gamma, self.max_grad_norm, self.double_q, self.n_quantiles, self.n_target_quantiles
+
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         # Switch to train mode (this affects batch norm / dropout)
         self.policy.set_training_mode(True)
         # Update learning rate according to schedule
         self._update_learning_rate(self.policy.optimizer)
 
-        losses, parameters = [], list(self.quantile_net.parameters())
+        losses = []
         for _ in range(gradient_steps):
             batch = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)  # type: ignore[union-attr]
-            loss, values = self._loss(batch)
-            losses.append(loss.detach())
-
-            for parameter in parameters:  # optimizer.zero_grad() takes much longer
-                parameter.grad = None
-            loss.backward()
-            if self.max_grad_norm is not None:
-                th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
-            check_update(self, loss, batch)
-            self.policy.optimizer.step()
+            update = self._update(batch) if self._recorded_updates is None else self._recorded_updates(batch)
+            losses.append(update.loss)
 
         self._n_updates += gradient_steps
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         self.logger.record("train/loss", checked_loss(self, th.stack(losses).mean().item()))
         if self.policy.n_heads > 1:
-            self.logger.record("train/q_spread", values.std(dim=0).mean().item())
+            self.logger.record("train/q_spread", update.values.std(dim=0).mean().item())
 
     def _adopt_adapter(self, callback: MaybeCallback) -> bool:
         """
@@ -547,6 +582,7 @@ class IQN(ActingAlgorithm):
             "_acting_alphas",
             "_previous_actions",
             "_finite_env",
+            "_recorded_updates",
         ]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:

@@ -1,3 +1,4 @@
+from collections.abc import Hashable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -106,6 +107,7 @@ class ORAIQN(IQN):
         next_action: str = "head",
         risk_adapter: str | RiskAdapter = "ftpl",
         use_action_mask: bool = False,
+        cuda_graphs: bool = True,
         _init_setup_model: bool = True,
     ):
         super().__init__(
@@ -143,6 +145,7 @@ class ORAIQN(IQN):
             evaluation_eps=evaluation_eps,
             double_q=double_q,
             use_action_mask=use_action_mask,
+            cuda_graphs=cuda_graphs,
             _init_setup_model=False,
         )
         self.n_heads = n_heads
@@ -206,6 +209,9 @@ class ORAIQN(IQN):
         if isinstance(self.risk_adapter, RiskAdapter):
             return super()._make_adapter()
         return ADAPTERS[check_choice("risk_adapter", self.risk_adapter, ADAPTERS)]()
+
+    def _update_constants(self) -> Hashable:
+        return super()._update_constants() if self.next_action == "head" else None
 
     def _next_actions(self, values: th.Tensor, batch: ReplayBufferSamples) -> th.Tensor:
         if self.next_action == "head":

@@ -68,6 +68,7 @@ class TOPIQN(IQN):
         feedback_window: int | None = None,
         weight_decay: float = 0.0,
         use_action_mask: bool = False,
+        cuda_graphs: bool = True,
         _init_setup_model: bool = True,
     ):
         super().__init__(
@@ -104,6 +105,7 @@ class TOPIQN(IQN):
             evaluation_eps=evaluation_eps,
             double_q=double_q,
             use_action_mask=use_action_mask,
+            cuda_graphs=cuda_graphs,
             _init_setup_model=False,
         )
         self.risk_levels = risk_levels
