@@ -93,7 +93,10 @@ FINE = {
     "seed": [None, 0],
     **{name: [None] for name in ["replay_buffer_class", "risk_adapter", "risk_level", "state_key", "reference", "table"]},
     **{name: [None] for name in ["feedback_window", "render_mode", "vec_normalize", "epistemic_measure", "default_level"]},
-    **{name: [True] for name in ["double_q", "normalize_loss", "normalize", "independent_heads", "normalize_images"]},
+    **{
+        name: [True]
+        for name in ["double_q", "cuda_graphs", "normalize_loss", "normalize", "independent_heads", "normalize_images"]
+    },
     **{name: [True] for name in ["handle_timeout_termination", "randomize", "safe_start"]},
     "ORAIQN.risk_adapter": [],
     "ORAIQN.epistemic_measure": [],

@@ -169,6 +169,9 @@ class FTPL:
 def rounds(rows: np.ndarray) -> Iterator[np.ndarray]:
     """Split pairs into rounds without repeated rows, keeping each row's order."""
     left = np.arange(len(rows))
+    if len(set(rows.tolist())) == len(rows):
+        yield left
+        return
     while left.size:
         first = np.sort(np.unique(rows[left], return_index=True)[1])
         yield left[first]

@@ -145,16 +145,19 @@ class BucketKey(StateKey):
         low, high = (np.ravel(bound).astype(np.float64) for bound in (space.low, space.high))
         self._open = (np.abs(low) > _UNBOUNDED) | (np.abs(high) > _UNBOUNDED)  # (D,)
         self._fitted = not self._open.any()
-        self._low, self._high = np.where(self._open, -3.0, low), np.where(self._open, 3.0, high)
+        self._set_bounds(np.where(self._open, -3.0, low), np.where(self._open, 3.0, high))
         self._digits = _DigitKey([n_bins] * len(low))
 
     def __call__(self, observations: Observations) -> np.ndarray:
         values = _rows(observations, self.space).astype(np.float64)  # (B, D)
         if np.isnan(values).any():
             raise ValueError("observations must be numbers, got NaN")
-        width = np.where(self._high > self._low, self._high - self._low, 1.0)
-        digits = np.clip((values - self._low) / width * self.n_bins, 0, self.n_bins - 1)
+        digits = ((values - self._low) / self._width * self.n_bins).clip(0, self.n_bins - 1)
         return self._digits(digits)
+
+    def _set_bounds(self, low: np.ndarray, high: np.ndarray) -> None:
+        self._low, self._high = low, high  # (D,)
+        self._width = np.where(high > low, high - low, 1.0)
 
     def _fit(self, observations: Observations) -> None:
         values = _rows(observations, self.space).astype(np.float64)  # (N, D)
@@ -162,8 +165,7 @@ class BucketKey(StateKey):
             raise ValueError(f"observations to fit must be finite and at least one, got shape {values.shape}")
         mean, reach = values.mean(axis=0), 3.0 * values.std(axis=0)
         reach = np.where(reach > 0.0, reach, 1.0)  # a constant dimension tells nothing about its width
-        self._low = np.where(self._open, mean - reach, self._low)
-        self._high = np.where(self._open, mean + reach, self._high)
+        self._set_bounds(np.where(self._open, mean - reach, self._low), np.where(self._open, mean + reach, self._high))
         self._fitted = True
 
     @property
@@ -180,7 +182,7 @@ class BucketKey(StateKey):
             super().load_state_dict(state)
         elif state:
             size = len(self._low)
-            self._low, self._high = _checked_array(state, "low", size), _checked_array(state, "high", size)
+            self._set_bounds(_checked_array(state, "low", size), _checked_array(state, "high", size))
             self._fitted = True
 
 

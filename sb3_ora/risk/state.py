@@ -12,6 +12,8 @@ from sb3_ora.risk.measures import EpistemicMeasure
 from sb3_ora.risk.table import RiskTable
 
 RISK_SCOPES = ("state-action", "action", "global")
+#: Levels whose weights are kept
+MAX_KNOWN = 1000
 NO_ACTION = -1
 
 
@@ -45,6 +47,7 @@ class RiskState(nn.Module):
         self.distortion, self.level, self.n_samples = distortion, level, n_samples
         self.measure, self.table, self.state_key = measure, table, state_key
         self.scope, self.n_actions = scope, n_actions
+        self._known_weights: dict[tuple[float, int], np.ndarray] = {}
         self.use_mean = measure is None  # no adaptation: the mean of the heads, whatever the measure
         self.midpoints: th.Tensor
         self.register_buffer("midpoints", midpoints(n_samples).unsqueeze(0), persistent=False)
@@ -99,8 +102,18 @@ class RiskState(nn.Module):
         """
         if self.measure is None or self.use_mean or len(values) == 1:
             return values.mean(axis=0)
-        weights = self.measure.weights(alphas, len(values)).astype(values.dtype)  # (B, K)
+        weights = np.array([self._weights(alpha, len(values)) for alpha in alphas.tolist()], dtype=values.dtype)  # (B, K)
         return np.einsum("kba,bk->ba", np.sort(values, axis=0), weights)
+
+    def _weights(self, alpha: float, n_heads: int) -> np.ndarray:
+        """Weights (K,) of sorted heads. Levels come from a grid, so they are computed once for each."""
+        weights = self._known_weights.get((alpha, n_heads))
+        if weights is None:
+            assert self.measure is not None
+            if len(self._known_weights) >= MAX_KNOWN:
+                self._known_weights.clear()
+            weights = self._known_weights[alpha, n_heads] = self.measure.weights(alpha, n_heads)
+        return weights
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         destination[prefix + "level"] = th.tensor([self.level], dtype=th.float64)
