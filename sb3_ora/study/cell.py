@@ -7,7 +7,6 @@ import csv
 import json
 import os
 import platform
-import shutil
 import sys
 import time
 from importlib import import_module
@@ -24,8 +23,10 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import sync_envs_normalization
 
 import sb3_ora.zoo
+from sb3_ora.checkpoint import resume
 from sb3_ora.study.definition import Cell
-from sb3_ora.study.state import LOCK, LOG, RECORD, is_complete
+from sb3_ora.study.resuming import begin_again, can_resume, checkpoint_for, remove_checkpoints
+from sb3_ora.study.state import LOCK, RECORD, is_complete
 from sb3_ora.study.watch import Watch, greedy_episodes
 
 PACKAGES = ("sb3_ora", "stable_baselines3", "sb3_contrib", "rl_zoo3", "gymnasium", "torch", "numpy")
@@ -84,17 +85,18 @@ def run_cell(cell: Cell) -> None:
     with filelock.FileLock(cell.folder / LOCK, timeout=WAIT_FOR_LOCK):
         if is_complete(cell):
             return
-        begin_again(cell.folder)
+        interrupted = can_resume(cell)
+        if not interrupted:
+            begin_again(cell.folder)
         for package in cell.packages:
             import_module(package)
         sb3_ora.zoo.register()
         th.set_num_threads(1)
         set_random_seed(cell.seed)
-        start = time.monotonic()
         manager = CellManager(cell)
         model, hyperparams = manager.setup_experiment()  # type: ignore[misc]
-        train(manager, model)
-        trained = time.monotonic()
+        model, train_seconds = train(cell, manager, model, interrupted)
+        start = time.monotonic()
         references = test(cell, manager, model)
         record = {
             "complete": True,
@@ -106,37 +108,36 @@ def run_cell(cell: Cell) -> None:
             "command": cell.shell_line,
             "versions": versions(),
             "machine": machine(model.device),
-            "train_seconds": round(trained - start, 3),
-            "wall_seconds": round(time.monotonic() - start, 3),
+            "train_seconds": round(train_seconds, 3),
+            "wall_seconds": round(train_seconds + time.monotonic() - start, 3),
             "peak_memory_mb": peak_memory(),
         }
         write_record(cell.folder, record)
+        remove_checkpoints(cell)
 
 
-def begin_again(folder: Path) -> None:
+def train(cell: Cell, manager: CellManager, model: BaseAlgorithm, interrupted: bool) -> tuple[BaseAlgorithm, float]:
     """
-    Remove what an interrupted run has left: an incomplete cell starts anew. This is the place for resuming it.
+    Train the model, or go on where an interrupted run has left a checkpoint.
 
-    :param folder: folder of the cell
-    """
-    for path in folder.iterdir():
-        if path.name in (LOCK, LOG):
-            continue
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def train(manager: CellManager, model: BaseAlgorithm) -> None:
-    """
+    :param cell: the cell
     :param manager: experiment that was set up
     :param model: its model
+    :param interrupted: whether it goes on
+    :return: the trained model, and the seconds that its training took, also before it was interrupted
     :raises RuntimeError: if training stopped early, as after an interrupt, which rl-zoo3 swallows
     """
     watch = Watch(max(manager.n_timesteps // 500, 1))
     manager.callbacks.append(watch)
-    manager.learn(model)
+    checkpoint = checkpoint_for(cell, model)
+    if checkpoint is not None:
+        manager.callbacks.append(checkpoint)
+    if interrupted:
+        assert checkpoint is not None and checkpoint.folder is not None and model.env is not None
+        print(f"Resuming from {checkpoint.folder}")
+        model = resume(checkpoint.folder, model.env, list(manager.callbacks), device=manager.device)
+    else:
+        manager.learn(model)
     if model.num_timesteps < manager.n_timesteps:
         raise RuntimeError(f"training stopped after {model.num_timesteps} of {manager.n_timesteps} steps")
     manager.save_trained_model(model)
@@ -144,6 +145,7 @@ def train(manager: CellManager, model: BaseAlgorithm) -> None:
     write_rows(folder / "episodes.csv", ["step", "return", "length"], watch.episodes)
     if watch.risk:
         write_rows(folder / "risk.csv", ["step", "alpha", "adapted", "ltv"], watch.risk)
+    return model, watch.seconds
 
 
 def test(cell: Cell, manager: CellManager, model: BaseAlgorithm) -> dict[str, float]:

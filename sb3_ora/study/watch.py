@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,19 @@ class Watch(BaseCallback):
     def __init__(self, interval: int):
         super().__init__()
         self.interval = interval
+        self.seconds = 0.0  #: spent in training
+        self.clock = 0.0  # a checkpoint does not keep what has this name
         self.episodes: list[list[Any]] = []  #: step, return, length
         self.risk: list[list[Any]] = []  #: step, alpha, share of alphas below the largest, LTV
         self._rows: list[list[float]] = []
         self._last = 0
 
+    def _on_training_start(self) -> None:
+        self.clock = time.monotonic()
+
     def _on_step(self) -> bool:
+        now = time.monotonic()
+        self.seconds, self.clock = self.seconds + now - self.clock, now
         for info in self.locals["infos"]:
             if "episode" in info:  # of Monitor, so without normalisation or clipping
                 self.episodes.append([self.num_timesteps, info["episode"]["r"], info["episode"]["l"]])

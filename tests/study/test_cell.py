@@ -8,7 +8,10 @@ import pytest
 from stable_baselines3.common.monitor import load_results
 
 import sb3_ora
-from sb3_ora.study.cell import begin_again, run_cell
+from sb3_ora.checkpoint import checkpoints_in
+from sb3_ora.study import watch
+from sb3_ora.study.cell import run_cell
+from sb3_ora.study.resuming import begin_again
 from sb3_ora.study.state import state_of
 from tests.study.made_up import write_study
 
@@ -90,9 +93,51 @@ def test_an_incomplete_cell_begins_again_with_the_same_numbers(cell, tmp_path):
         assert (other.folder / name).read_bytes() == (cell.folder / name).read_bytes()
 
 
+def interrupt_at(step, monkeypatch):
+    """Let the training of the next cell end as a kill would, but in this process."""
+    on_step = watch.Watch._on_step
+
+    def interrupted(self):
+        if self.num_timesteps == step:
+            monkeypatch.undo()
+            raise OSError("killed")
+        return on_step(self)
+
+    monkeypatch.setattr(watch.Watch, "_on_step", interrupted)
+
+
+def test_an_interrupted_cell_goes_on_with_the_same_numbers(cell, tmp_path, monkeypatch, capsys):
+    (other,) = write_study(tmp_path, TEXT).cells()
+    interrupt_at(150, monkeypatch)
+    with pytest.raises(OSError, match="killed"):
+        run_cell(other)
+    assert state_of(other) == "incomplete" and len(checkpoints_in(other.folder / "checkpoints")) == 1
+    capsys.readouterr()
+    run_cell(other)
+    assert "Resuming from" in capsys.readouterr().out
+    assert not (other.folder / "checkpoints").exists()
+    for name in ("episodes.csv", "final.csv", "risk.csv"):
+        assert (other.folder / name).read_bytes() == (cell.folder / name).read_bytes()
+    seconds = [json.loads((one.folder / "record.json").read_text())["train_seconds"] for one in (cell, other)]
+    assert 0 < seconds[1] < 20 * seconds[0]
+
+
+@pytest.mark.parametrize("reason", ["settings", "damage"])
+def test_a_checkpoint_that_is_not_of_the_cell(cell, tmp_path, monkeypatch, capsys, reason):
+    (other,) = write_study(tmp_path, TEXT).cells()
+    interrupt_at(150, monkeypatch)
+    with pytest.raises(OSError, match="killed"):
+        run_cell(other)
+    folder = other.folder / "checkpoints"
+    (folder / "settings.json" if reason == "settings" else checkpoints_in(folder)[0]).write_text("{}")
+    capsys.readouterr()
+    run_cell(other)
+    assert "Resuming from" not in capsys.readouterr().out
+    assert (other.folder / "episodes.csv").read_bytes() == (cell.folder / "episodes.csv").read_bytes()
+
+
 def test_an_interrupted_training_is_not_complete(tmp_path, monkeypatch):
     """rl-zoo3 swallows the interrupt of Ctrl-C, and would save the model."""
-    from sb3_ora.study import watch
 
     def interrupt(self):
         raise KeyboardInterrupt

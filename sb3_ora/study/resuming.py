@@ -1,0 +1,75 @@
+"""Where a cell that was interrupted goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+from sb3_ora.checkpoint import CheckpointError, RunCheckpoint, last_checkpoint
+from sb3_ora.iqn.buffers import LARGE_BUFFER, observation_bytes
+from sb3_ora.iqn.iqn import IQN
+from sb3_ora.study.definition import Cell
+from sb3_ora.study.state import LOCK, LOG
+
+CHECKPOINTS = "checkpoints"
+#: Beside the checkpoints, what they are of
+SETTINGS = "settings.json"
+
+
+def can_resume(cell: Cell) -> bool:
+    """
+    :param cell: the cell
+    :return: whether there is a checkpoint of it that can be read, with the settings it has now
+    """
+    folder = cell.folder / CHECKPOINTS
+    settings = folder / SETTINGS
+    if not settings.is_file() or json.loads(settings.read_text()) != json.loads(json.dumps(cell.settings())):
+        return False
+    try:
+        last_checkpoint(folder)
+    except CheckpointError as error:
+        print(f"Not resumed: {error}")
+        return False
+    return True
+
+
+def begin_again(folder: Path) -> None:
+    """
+    Remove what an interrupted run has left, but for lock and log.
+
+    :param folder: folder of the cell
+    """
+    for path in folder.iterdir():
+        if path.name in (LOCK, LOG):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def checkpoint_for(cell: Cell, model: BaseAlgorithm) -> RunCheckpoint | None:
+    """
+    :param cell: the cell
+    :param model: its model
+    :return: callback that writes checkpoints as often as the cell is evaluated; None for a model of another package, or
+        with a replay buffer that is too large to write it out again and again
+    """
+    if not isinstance(model, IQN):
+        return None
+    if observation_bytes(model.observation_space, model.buffer_size, model.optimize_memory_usage) >= LARGE_BUFFER:
+        return None
+    folder = cell.folder / CHECKPOINTS
+    folder.mkdir(exist_ok=True)
+    (folder / SETTINGS).write_text(json.dumps(cell.settings()))
+    return RunCheckpoint(cell.evaluation["freq"], folder, keep=1)
+
+
+def remove_checkpoints(cell: Cell) -> None:
+    """
+    :param cell: a cell that is complete
+    """
+    shutil.rmtree(cell.folder / CHECKPOINTS, ignore_errors=True)
