@@ -1,4 +1,4 @@
-"""Runs cells, each in a process of its own, on the engines that joblib knows."""
+"""Runs cells, each in a process of its own, on this machine or a cluster."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import ExitStack
+from typing import NamedTuple, TypeAlias
 
 from sb3_ora.checks import check_choice
 from sb3_ora.study.definition import Cell
 from sb3_ora.study.state import LOG, state_of
 
 BACKENDS = ("loky", "dask", "ray")
+#: Arguments of :func:`run_process`
+Call: TypeAlias = tuple[str, list[str], str]
 
 
 class Outcome(NamedTuple):
@@ -55,55 +57,60 @@ def run_cells(cells: Sequence[Cell], jobs: int = 1, backend: str = "loky", addre
     :param cells: the cells
     :param jobs: how many run at once; with "dask" and "ray" the cluster decides
     :param backend: "loky" for this machine, "dask" or "ray" for a cluster
-    :param address: of the cluster, such as "tcp://10.0.0.1:8786"
+    :param address: of the cluster, such as "tcp://10.0.0.1:8786"; None for a new one on this machine
     :return: the outcomes other than success
     """
-    import joblib
     from tqdm import tqdm
 
+    check_choice("backend", backend, BACKENDS)
+    if backend == "loky" and address is not None:
+        raise ValueError(f"address={address!r} has no meaning with backend='loky'")
     todo = [cell for cell in cells if state_of(cell) != "complete"]
-    calls = [joblib.delayed(run_process)(cell.name, cell.command, str(cell.folder / LOG)) for cell in todo]
+    calls: list[Call] = [(cell.name, cell.command, str(cell.folder / LOG)) for cell in todo]
+    outcomes = _on_ray(calls, address) if backend == "ray" else _on_joblib(calls, jobs, backend, address)
     failed = []
-    with engine(backend, address):
-        # A worker that is lost takes one cell with it: no batches
-        parallel = joblib.Parallel(
-            jobs if backend == "loky" else -1, return_as="generator_unordered", batch_size=1, pre_dispatch="all"
-        )
-        with tqdm(total=len(cells), initial=len(cells) - len(todo), unit="cell", smoothing=0) as bar:
-            for outcome in parallel(calls) if calls else ():
-                if outcome.code:
-                    failed.append(outcome)
-                    bar.write(f"failed: {outcome.name}, see {outcome.log}\n{outcome.message}")
-                bar.update()
+    with tqdm(total=len(cells), initial=len(cells) - len(todo), unit="cell", smoothing=0) as bar:
+        for outcome in outcomes if calls else ():
+            if outcome.code:
+                failed.append(outcome)
+                bar.write(f"failed: {outcome.name}, see {outcome.log}\n{outcome.message}")
+            bar.update()
     return failed
 
 
-@contextmanager
-def engine(backend: str, address: str | None) -> Iterator[None]:
-    """
-    Let joblib use an engine.
-
-    :param backend: one of ``BACKENDS``
-    :param address: of its cluster; None for a new one on this machine
-    """
+def _on_joblib(calls: list[Call], jobs: int, backend: str, address: str | None) -> Iterator[Outcome]:
+    """Outcomes as they come, from processes of this machine or a Dask cluster."""
     import joblib
 
-    check_choice("backend", backend, BACKENDS)
-    if backend == "loky":
-        if address is not None:
-            raise ValueError(f"address={address!r} has no meaning with backend='loky'")
-        with joblib.parallel_config("loky"):
-            yield
-    elif backend == "dask":
-        from distributed import Client
+    with ExitStack() as stack:
+        if backend == "dask":
+            from distributed import Client
 
-        with Client(address, set_as_default=False) as client, joblib.parallel_config("dask", client=client):
-            yield
-    else:
-        import ray
-        from ray.util.joblib import register_ray
+            client = stack.enter_context(Client(address, set_as_default=False))
+            stack.enter_context(joblib.parallel_config("dask", client=client))
+            jobs = -1
+        else:
+            stack.enter_context(joblib.parallel_config("loky"))
+        # A worker that is lost takes one cell with it: no batches
+        parallel = joblib.Parallel(jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="all")
+        yield from parallel(joblib.delayed(run_process)(*call) for call in calls)
 
-        ray.init(address=address)
-        register_ray()
-        with joblib.parallel_config("ray"):
-            yield
+
+def _on_ray(calls: list[Call], address: str | None) -> Iterator[Outcome]:
+    """Outcomes as they come, from a Ray cluster. (Its engine for joblib returns nothing before everything is done.)"""
+    import ray
+
+    ray.init(address=address)
+    try:
+        remote = ray.remote(num_cpus=1)(run_process)
+        names = {remote.remote(*call): call for call in calls}
+        pending = list(names)
+        while pending:
+            (ready,), pending = ray.wait(pending)
+            try:
+                yield ray.get(ready)
+            except ray.exceptions.RayError as error:  # its worker was lost too often
+                name, _, log = names[ready]
+                yield Outcome(name, log, 1, str(error))
+    finally:
+        ray.shutdown()

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -170,6 +171,33 @@ def test_a_worker_that_dies_changes_no_number(tmp_path, cluster):
         workers[0].kill()
         output, _ = run.communicate(timeout=600)
     assert run.returncode == 0 and workers[1].poll() is None, output
+    assert [state_of(cell) for cell in study.cells()] == ["complete"] * 3
+
+    other = tmp_path / "other"
+    other.mkdir()
+    alone = write_study(other, TEXT)
+    study_command("run", "made_up.yml", "--output", "out", "--jobs", 1, cwd=other)
+    assert numbers(study) == numbers(alone)
+
+
+@pytest.mark.slow
+def test_a_worker_of_ray_that_dies_changes_no_number(tmp_path):
+    """A Ray cluster on this machine, which the command starts itself."""
+    pytest.importorskip("ray", reason="needs ray")
+    study = write_study(tmp_path, TEXT)
+    command = [sys.executable, "-m", "sb3_ora.study", "run", "made_up.yml", "--output", "out", "--backend", "ray"]
+    run = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def workers():
+        titles = {path.parent.name: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}
+        return [int(pid) for pid, title in titles.items() if title.startswith(b"ray::run_process")]
+
+    while not (workers() and any(state_of(cell) == "running" for cell in study.cells())):
+        assert run.poll() is None, run.communicate()[0]
+        time.sleep(0.05)
+    os.kill(workers()[0], signal.SIGKILL)
+    output, _ = run.communicate(timeout=600)
+    assert run.returncode == 0, output
     assert [state_of(cell) for cell in study.cells()] == ["complete"] * 3
 
     other = tmp_path / "other"
