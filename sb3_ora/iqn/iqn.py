@@ -424,14 +424,15 @@ class IQN(ActingAlgorithm):
         :return: the loss, and each head's value of the actions taken
         """
         loss, values = self._loss(batch, levels)
-        parameters = list(self.quantile_net.parameters())
+        optimizer = self.policy.optimizer
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for parameter in parameters:  # optimizer.zero_grad() takes much longer
             parameter.grad = None
         loss.backward()
         if self.max_grad_norm is not None:
             th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
         check_update(self, loss, batch)
-        self.policy.optimizer.step()
+        optimizer.step()
         return Update(loss.detach(), values)
 
     def _update_constants(self) -> Hashable:

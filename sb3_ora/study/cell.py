@@ -135,7 +135,11 @@ def train(cell: Cell, manager: CellManager, model: BaseAlgorithm, interrupted: b
     if interrupted:
         assert checkpoint is not None and checkpoint.folder is not None and model.env is not None
         print(f"Resuming from {checkpoint.folder}")
-        model = resume(checkpoint.folder, model.env, list(manager.callbacks), device=manager.device)
+        env = model.env
+        try:
+            model = resume(checkpoint.folder, env, list(manager.callbacks), device=manager.device)
+        finally:
+            env.close()  # as rl-zoo3 does
     else:
         manager.learn(model)
     if model.num_timesteps < manager.n_timesteps:

@@ -103,14 +103,14 @@ def _on_ray(calls: list[Call], address: str | None) -> Iterator[Outcome]:
     ray.init(address=address)
     try:
         remote = ray.remote(num_cpus=1)(run_process)
-        names = {remote.remote(*call): call for call in calls}
-        pending = list(names)
+        call_of = {remote.remote(*call): call for call in calls}
+        pending = list(call_of)
         while pending:
             (ready,), pending = ray.wait(pending)
             try:
                 yield ray.get(ready)
             except ray.exceptions.RayError as error:  # its worker was lost too often
-                name, _, log = names[ready]
+                name, _, log = call_of[ready]
                 yield Outcome(name, log, 1, str(error))
     finally:
         ray.shutdown()

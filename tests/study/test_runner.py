@@ -88,6 +88,15 @@ def numbers(study):
     return found
 
 
+def assert_as_alone(study, folder):
+    """The study is complete, with the numbers of one that ran cell after cell on this machine."""
+    assert [state_of(cell) for cell in study.cells()] == ["complete"] * 3
+    folder.mkdir()
+    alone = write_study(folder, TEXT)
+    study_command("run", "made_up.yml", "--output", "out", "--jobs", 1, cwd=folder)
+    assert numbers(study) == numbers(alone)
+
+
 @pytest.mark.slow
 def test_commands(tmp_path):
     """What a user types: print, run with a broken method, look, repair, run the rest, report, and rl-zoo3's own plots."""
@@ -171,13 +180,7 @@ def test_a_worker_that_dies_changes_no_number(tmp_path, cluster):
         workers[0].kill()
         output, _ = run.communicate(timeout=600)
     assert run.returncode == 0 and workers[1].poll() is None, output
-    assert [state_of(cell) for cell in study.cells()] == ["complete"] * 3
-
-    other = tmp_path / "other"
-    other.mkdir()
-    alone = write_study(other, TEXT)
-    study_command("run", "made_up.yml", "--output", "out", "--jobs", 1, cwd=other)
-    assert numbers(study) == numbers(alone)
+    assert_as_alone(study, tmp_path / "alone")
 
 
 @pytest.mark.slow
@@ -198,10 +201,4 @@ def test_a_worker_of_ray_that_dies_changes_no_number(tmp_path):
     os.kill(workers()[0], signal.SIGKILL)
     output, _ = run.communicate(timeout=600)
     assert run.returncode == 0, output
-    assert [state_of(cell) for cell in study.cells()] == ["complete"] * 3
-
-    other = tmp_path / "other"
-    other.mkdir()
-    alone = write_study(other, TEXT)
-    study_command("run", "made_up.yml", "--output", "out", "--jobs", 1, cwd=other)
-    assert numbers(study) == numbers(alone)
+    assert_as_alone(study, tmp_path / "alone")
