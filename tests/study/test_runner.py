@@ -97,6 +97,21 @@ def assert_as_alone(study, folder):
     assert numbers(study) == numbers(alone)
 
 
+def test_a_reader_that_has_had_enough(tmp_path):
+    """As `--print-commands | head` does with many cells."""
+    write_study(tmp_path, TEXT)
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "sb3_ora.study", "run", "made_up.yml", "--print-commands"]
+    try:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=ENVIRONMENT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=600
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 @pytest.mark.slow
 def test_commands(tmp_path):
     """What a user types: print, run with a broken method, look, repair, run the rest, report, and rl-zoo3's own plots."""
