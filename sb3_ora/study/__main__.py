@@ -28,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     common.add_argument("--output", type=Path, default=OUTPUT, help="folder that holds the folders of studies")
     several = argparse.ArgumentParser(add_help=False)
     several.add_argument("--seeds", type=int, help="how many seeds, instead of the number in the file")
-    several.add_argument("--only", nargs="+", default=[], metavar="METHOD", help="labels or algorithms")
+    several.add_argument("--only", nargs="+", default=[], metavar="NAME", help="labels, algorithms or environments")
 
     parser = argparse.ArgumentParser(prog="python -m sb3_ora.study", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -49,7 +49,7 @@ class Curves(NamedTuple):
 def read_runs(study: Study, only: Collection[str] = ()) -> tuple[list[Run], list[str]]:
     """
     :param study: the study
-    :param only: labels or algorithms to keep; all if empty
+    :param only: labels, algorithms and environments to keep, see :meth:`Study.cells`
     :return: its complete runs, and notes on those that are not, or that differ from one another
     """
     runs: list[Run] = []

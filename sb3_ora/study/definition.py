@@ -136,19 +136,22 @@ class Study:
 
     def cells(self, only: Collection[str] = ()) -> list[Cell]:
         """
-        :param only: labels or algorithms to keep; all if empty
+        :param only: labels, algorithms and environments to keep; all methods where it names none, all environments likewise
         :return: the cells, seed by seed, so that the first ones already compare all methods
-        :raises ValueError: if one of ``only`` is in no method
+        :raises ValueError: if one of ``only`` is in no method, and no environment
         """
-        known = {name for method in self.methods for name in (method.label, method.algo)}
+        names = {name for method in self.methods for name in (method.label, method.algo)}
+        env_ids = {environment.env_id for environment in self.environments}
         for name in only:
-            check_choice("only", name, sorted(known))
-        methods = [method for method in self.methods if not only or {method.label, method.algo} & {*only}]
+            check_choice("only", name, [*sorted(names), *sorted(env_ids)])
+        wanted, wanted_envs = names & {*only} or names, env_ids & {*only} or env_ids
+        methods = [method for method in self.methods if {method.label, method.algo} & wanted]
+        environments = [environment for environment in self.environments if environment.env_id in wanted_envs]
         source = (str(self.path), self.config)
         return [
             Cell(method, environment, seed, self.evaluation, self.device, self.packages, self.root, source)
             for seed in self.seeds
-            for environment in self.environments
+            for environment in environments
             for method in methods
         ]
 

@@ -92,7 +92,7 @@ def write_report(study: Study, folder: Path, only: Collection[str] = ()) -> Path
     """
     :param study: the study
     :param folder: where to write
-    :param only: labels or algorithms to keep; all if empty
+    :param only: labels, algorithms and environments to keep, see :meth:`Study.cells`
     :return: path of the page that shows everything
     """
     options = read_options(study)

@@ -11,7 +11,7 @@ from tests.toy_envs import stand_in
 
 ROOT = Path(__file__).parents[2]
 STUDIES = ("cartpole", "nano_drone", "knapsack", "atari", "ensemble_size")
-CONFIGS = [*((name, config) for name in STUDIES for config in ("paper", "tuned")), ("ablation", "tuned")]
+CONFIGS = [*((name, config) for name in STUDIES for config in ("paper", "tuned")), ("ablation", "tuned"), ("zoo", "tuned")]
 
 TEXT = """
 title: A study
@@ -106,8 +106,22 @@ def test_unknown_names(tmp_path):
     study = write_study(tmp_path, TEXT)
     with pytest.raises(ValueError, match="config must be one of 'tuned', 'paper', got 'best'"):
         load_study(study.path, "best")
-    with pytest.raises(ValueError, match=r"only must be one of 'iqn', 'iqn-0.1', 'ora-cvar', 'ora_iqn', got 'ora'"):
+    known = "'iqn', 'iqn-0.1', 'ora-cvar', 'ora_iqn', 'CartPole-v1', 'or_gym/Knapsack-v1'"
+    with pytest.raises(ValueError, match=f"only must be one of {known}, got 'ora'"):
         study.cells(["ora"])
+
+
+def test_only_some_methods_and_environments(tmp_path):
+    def kept(*only):
+        return [(cell.method.label, cell.environment.env_id, cell.seed) for cell in study.cells(only) if cell.seed < 3]
+
+    study = write_study(tmp_path, TEXT)
+    pole, knapsack = "CartPole-v1", "or_gym/Knapsack-v1"
+    assert kept() == [(m, e, s) for s in (1, 2) for e in (pole, knapsack) for m in ("ora-cvar", "iqn-0.1")]
+    assert kept("iqn") == [("iqn-0.1", e, s) for s in (1, 2) for e in (pole, knapsack)]
+    assert kept(knapsack) == [(m, knapsack, s) for s in (1, 2) for m in ("ora-cvar", "iqn-0.1")]
+    assert kept(pole, "ora-cvar") == [("ora-cvar", pole, 1), ("ora-cvar", pole, 2)]
+    assert kept("iqn", "ora-cvar", pole, knapsack) == kept()
 
 
 # The studies of the paper
