@@ -159,9 +159,11 @@ def find_adapters(callback: MaybeCallback | Callable) -> list[RiskAdapter]:
         callback = callback.callbacks
     if isinstance(callback, list):
         return [adapter for part in callback for adapter in find_adapters(part)]
-    if isinstance(callback, EventCallback) and (nested := find_adapters(callback.callback)):
-        raise ValueError(
-            f"a {type(nested[0]).__name__} inside a {type(callback).__name__} would only see some steps: "
-            "give it to learn(callback=...) beside it, in a list"
-        )
+    if isinstance(callback, EventCallback):
+        for inner in (callback.callback, getattr(callback, "callback_on_new_best", None)):
+            if nested := find_adapters(inner):
+                raise ValueError(
+                    f"a {type(nested[0]).__name__} inside a {type(callback).__name__} would only see some steps: "
+                    "give it to learn(callback=...) beside it, in a list"
+                )
     return []

@@ -17,19 +17,20 @@ class ARTIQN(IQN):
     IQN with adaptive risk tendency (ART): a bandit over levels of the return distortion, fed at every step with the
     change of the spread of the lower half of the return distribution. Paper: https://arxiv.org/abs/2203.14749
 
-    All arguments not listed here are those of :class:`~sb3_ora.IQN`.
+    All arguments not listed here are those of :class:`~sb3_ora.IQN`, but for ``risk_level`` and ``risk_adapter``: the bandit
+    moves the level. For another rule, give an adapter to ``IQN``.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str)
     :param distortion: distortion of the return distribution when acting, "cvar" by default
-    :param risk_levels: the arms, levels of the distortion
+    :param risk_levels: the arms, levels of the distortion; exactly two with the published modes
     :param bandit_lr: step size of the bandit's weights
     :param mode: "sample" draws an arm at every step; "published" is the controller of the published code,
         a weighted mean of two levels that starts anew in each episode; "published-flight" is that of its flight script,
         which also learns from an episode's first step
     :param sign: with ``mode="sample"``: credit a "falling" spread, as the published code does,
         or the sign printed in the DRL-ORA "paper"
-    :param n_variance_quantiles: number N of the quantiles i/N whose lower half gives the spread
+    :param n_variance_quantiles: even number N of the quantiles i/N whose lower half gives the spread
     :raises ValueError: if an argument is out of range or contradicts another
     """
 

@@ -57,6 +57,18 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> tu
     return (0.0 if successes == 0 else centre - half), (1.0 if successes == trials else centre + half)
 
 
+def check_observations(model: BaseAlgorithm, env: NanoDroneVecEnv) -> None:
+    """
+    :param model: what flies
+    :param env: where
+    :raises ValueError: if the model was trained on observations of another shape
+    """
+    if getattr(model, "observation_space", env.observation_space).shape != env.observation_space.shape:
+        raise ValueError(
+            f"model was trained on {model.observation_space}, but flies with {env.observation_space}: see obs_mode"
+        )
+
+
 def evaluate(
     model: BaseAlgorithm,
     density: int,
@@ -84,10 +96,7 @@ def evaluate(
     if vec_normalize is not None:
         check_kind("vec_normalize", vec_normalize, VecNormalize, "a VecNormalize or None")
     env = NanoDroneVecEnv(n_layouts, density, **{"mode": "eval", **env_kwargs})
-    if getattr(model, "observation_space", env.observation_space).shape != env.observation_space.shape:
-        raise ValueError(
-            f"model was trained on {model.observation_space}, but flies with {env.observation_space}: see obs_mode"
-        )
+    check_observations(model, env)
     env.seed(seed)
     observations: Any = env.reset()
     outcomes = np.full(n_layouts, "", dtype="<U9")
@@ -172,11 +181,24 @@ def load_model(algo: str, path: Path, device: str = "auto") -> BaseAlgorithm:
     return ALGOS[algo].load(path, device=device)
 
 
+def find_statistics(model: Path) -> Path | None:
+    """
+    :param model: a saved model
+    :return: the statistics of observations in the folder of its run, as rl-zoo3 saves them; None if there are none
+    :raises ValueError: if there are several
+    """
+    found = sorted(model.parent.glob("*/vecnormalize.pkl"))
+    if len(found) > 1:
+        raise ValueError(f"vecnormalize must be given: there are {', '.join(map(str, found))}")
+    return found[0] if found else None
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m sb3_ora.envs.evaluate", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--algo", required=True, help="name of the algorithm in rl-zoo3")
     parser.add_argument("--model", required=True, type=Path, help="saved model (.zip)")
-    parser.add_argument("--vecnormalize", type=Path, help="saved statistics of VecNormalize (vecnormalize.pkl)")
+    statistics = "saved statistics of VecNormalize; by default those that rl-zoo3 left beside the model"
+    parser.add_argument("--vecnormalize", type=Path, help=statistics)
     parser.add_argument("--densities", type=int, nargs="+", default=list(DENSITIES), help="numbers of obstacles")
     parser.add_argument("--layouts", type=int, default=500, help="layouts, and episodes, at each density")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first layout")
@@ -192,8 +214,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = ("max_steps", "ranger_noise", "obs_mode", "normalize", "safe_start")
     env_kwargs = {name: getattr(args, name) for name in names}
     model, vec_normalize = load_model(args.algo, args.model, args.device), None
-    if args.vecnormalize is not None:
-        vec_normalize = VecNormalize.load(str(args.vecnormalize), NanoDroneVecEnv(1, **env_kwargs))
+    path = args.vecnormalize or find_statistics(args.model)
+    if path is not None:
+        env = NanoDroneVecEnv(1, **env_kwargs)
+        check_observations(model, env)
+        vec_normalize = VecNormalize.load(str(path), env)
+        print(f"Observations are normalised as {path} says")
     table = rows([evaluate(model, n, args.layouts, args.seed, vec_normalize, **env_kwargs) for n in args.densities])
     print_table(table)
     if args.csv is not None:

@@ -115,12 +115,13 @@ class ActingAlgorithm(OffPolicyAlgorithm):
         and changes nothing; otherwise it is epsilon-greedy with ``evaluation_eps``, whatever the exploration rate
         of training, and one coin for each environment.
 
-        :param observation: the input observation
-        :param state: what the last call returned: each environment's previous action, on which the risk level depends.
-            Without it, every call is taken for an episode's first step.
-        :param episode_start: where an episode begins, so that the previous action does not count
+        :param observation: the input observation, of one environment, (...), or of E of them, (E, ...)
+        :param state: what the last call returned: a tuple with the index of each environment's previous action, (E,), on
+            which the risk level depends. Without it, every call is taken for an episode's first step.
+        :param episode_start: where an episode begins, so that the previous action does not count, (E,)
         :param deterministic: Whether or not to return deterministic actions
-        :return: the model's action and the state for the next call
+        :return: the model's action, () or (E,), and the state for the next call
+        :raises ValueError: if the observation does not fit the observation space, or the state the observation
         """
         actions, state = self.policy.predict(observation, state, episode_start, deterministic)
         if deterministic or self.evaluation_eps == 0:

@@ -225,6 +225,7 @@ def _flat(callback: Any) -> Iterator[Any]:
     yield callback
     if isinstance(callback, EventCallback):
         yield from _flat(callback.callback)
+        yield from _flat(getattr(callback, "callback_on_new_best", None))
 
 
 def tell_callbacks(callback: Any, error: BaseException) -> None:

@@ -108,9 +108,10 @@ class IQN(ActingAlgorithm):
     :param use_action_mask: read the valid actions from the entry ``action_mask`` of Dict observations: others are
         neither taken, also not at random, nor the actions of a target. The network does not see the entry.
     :param cuda_graphs: on a CUDA device, record updates and replay them, which saves most of their time with networks of
-        usual size. Updates that cannot be recorded, such as those of a level that changes all the time, are not
+        usual size; updates that cannot be recorded are done as usual
     :param _init_setup_model: Whether or not to build the network at the creation of the instance
     :raises ValueError: if an argument is out of range or contradicts another
+    :raises TypeError: if an argument is of another kind than what is allowed
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {

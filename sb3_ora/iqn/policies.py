@@ -51,7 +51,8 @@ class IQNPolicy(BasePolicy):
     :param features_extractor_kwargs: Keyword arguments to pass to the features extractor
     :param normalize_images: Whether to normalize images or not, dividing by 255.0 (True by default)
     :param optimizer_class: The optimizer to use, ``th.optim.Adam`` by default
-    :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer
+    :param optimizer_kwargs: Additional keyword arguments, excluding the learning rate, to pass to the optimizer. The
+        algorithms give Adam ``eps = 0.01 / batch_size``, as the QR-DQN paper does, and ``fused=True`` where they choose it
     :raises ValueError: for a value out of range
     """
 

@@ -56,6 +56,7 @@ class ORAIQN(IQN):
     :param risk_adapter: "ftpl" (paper, Algorithm 1), "recursive" (paper, Extension), "composite" (no adaptation),
         or a :class:`~sb3_ora.adapters.RiskAdapter`
     :raises ValueError: if an argument is out of range or contradicts another
+    :raises TypeError: if an argument is of another kind than what is allowed
     """
 
     def __init__(

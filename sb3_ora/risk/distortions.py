@@ -2,7 +2,7 @@
 Distortions of the return distribution: maps of quantile fractions.
 
 A distorted expectation of the return is ``E[Z_{beta(tau)}]`` with ``tau`` uniform on [0, 1]
-(Dabney et al. 2018, section 3.1). The level is the paper's ``eta``.
+(Dabney et al. 2018, section 3.1). The level is called eta there; the argument ``eta`` of ORAIQN is something else.
 """
 
 from abc import ABC, abstractmethod
@@ -48,9 +48,9 @@ class Distortion(ByValue, ABC):
         """
         The distortion itself, without checks.
 
-        :param taus: Quantile fractions in [0, 1].
-        :param level: Risk level, broadcastable against ``taus``.
-        :return: Distorted fractions.
+        :param taus: Quantile fractions in [0, 1], any shape; (1, M) when a model acts.
+        :param level: Risk level, a number or a tensor to be broadcast against ``taus``; (E, 1) for one of each environment.
+        :return: Distorted fractions, of the shape that broadcasting gives.
         """
 
     def __call__(self, taus: th.Tensor, level: float | th.Tensor | None = None) -> th.Tensor:

@@ -51,9 +51,9 @@ class EpistemicMeasure(ByValue, ABC):
         """
         The distortion function ``g_alpha`` applied to the survival function of the loss (DRL-ORA, section 3).
 
-        :param u: Survival probabilities in [0, 1].
-        :param alpha: Risk levels in (0, 1], broadcastable against ``u``.
-        :return: ``g_alpha(u)``: non-decreasing in ``u``, 0 at 0 and 1 at 1.
+        :param u: Survival probabilities in [0, 1], (K + 1,) for K heads.
+        :param alpha: Risk levels in (0, 1], (1,) for one or (G, 1) for G of them, to be broadcast against ``u``.
+        :return: ``g_alpha(u)``, (K + 1,) or (G, K + 1): non-decreasing in ``u``, 0 at 0 and 1 at 1.
         """
 
     def weights(self, alpha: Levels, n_atoms: int) -> np.ndarray:

@@ -17,7 +17,8 @@ class TOPIQN(IQN):
     IQN with tactical optimism and pessimism (TOP): a bandit over levels of the return distortion, fed at every episode's
     end with the rise of the return over the episode before. Paper: https://arxiv.org/abs/2102.03765
 
-    All arguments not listed here are those of :class:`~sb3_ora.IQN`.
+    All arguments not listed here are those of :class:`~sb3_ora.IQN`, but for ``risk_level`` and ``risk_adapter``: the bandit
+    moves the level. For another rule, give an adapter to ``IQN``.
 
     :param policy: The policy model to use (MlpPolicy, CnnPolicy, ...)
     :param env: The environment to learn from (if registered in Gym, can be str)

@@ -1,6 +1,8 @@
 """``python -m sb3_ora.zoo resume FOLDER``: continues a killed run of ``rl_zoo3.train`` in its own folder."""
 
 import argparse
+import json
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,16 @@ from sb3_ora.checkpoint import CheckpointError, RunCheckpoint, resume
 from sb3_ora.zoo.manager import read_hyperparameters
 
 
+def _is_final(path: Path) -> bool:
+    """Whether the model in a file was trained to the end: rl-zoo3 saves one that was stopped with Ctrl-C as well."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            data = json.loads(file.read("data"))
+    except zipfile.BadZipFile:  # the process ended while it wrote the file
+        return False
+    return data["num_timesteps"] >= data["_total_timesteps"]
+
+
 def saved_arguments(folder: Path) -> tuple[argparse.Namespace, Path]:
     """
     :param folder: folder of a run, such as logs/ora_iqn/CartPole-v1_1
@@ -24,7 +36,8 @@ def saved_arguments(folder: Path) -> tuple[argparse.Namespace, Path]:
     if len(files) != 1:
         raise CheckpointError(f"{str(folder)!r} is not the folder of a run: no {folder / 'ENVIRONMENT' / 'args.yml'}")
     settings = files[0].parent
-    if (folder / f"{settings.name}.zip").is_file():
+    model = folder / f"{settings.name}.zip"
+    if model.is_file() and _is_final(model):
         raise CheckpointError(f"the run in {str(folder)!r} is complete: nothing to resume")
     values = yaml.load(files[0].read_text(), Loader=yaml.UnsafeLoader)  # as rl_zoo3 reads it
     arguments = argparse.Namespace(**values)

@@ -113,7 +113,9 @@ def test_an_adapter_serves_one_model_after_the_other():
 
 
 def test_inside_an_event_it_would_miss_steps():
-    for event in (EveryNTimesteps(1, FTPLAdapter()), EvalCallback(Chain(), callback_after_eval=FTPLAdapter())):
+    events = [EveryNTimesteps(1, FTPLAdapter())]
+    events += [EvalCallback(Chain(), **{name: FTPLAdapter()}) for name in ("callback_after_eval", "callback_on_new_best")]
+    for event in events:
         with pytest.raises(ValueError, match=r"a FTPLAdapter inside a .* would only see some steps: give it .* in a list"):
             tiny(ORAIQN, Chain()).learn(40, callback=[Other(), event])
 

@@ -93,6 +93,19 @@ def test_command_line_with_normalised_observations(tmp_path, capsys):
     expected = rows([evaluate(IQN.load(tmp_path / "model.zip"), 2, 8, vec_normalize=env, obs_mode="partial", max_steps=15)])
     assert {key: float(value) for key, value in table[1].items()} == pytest.approx(expected[0], nan_ok=True)
 
+    folders = [tmp_path / name for name in ("NanoDrone-v0", "Other-v0")]  # as rl-zoo3 has one beside its models
+    for folder in folders:
+        folder.mkdir()
+    env.save(str(folders[0] / "vecnormalize.pkl"))
+    as_found = [*arguments, "--csv", str(tmp_path / "found.csv"), "--obs-mode", "partial", "--max-steps", "15"]
+    main([*as_found, "--device", "cpu"])
+    assert f"normalised as {folders[0] / 'vecnormalize.pkl'} says" in capsys.readouterr().out
+    assert (tmp_path / "found.csv").read_text() == (tmp_path / "new" / "table.csv").read_text()
+    env.save(str(folders[1] / "vecnormalize.pkl"))
+    with pytest.raises(ValueError, match=r"vecnormalize must be given: there are .*NanoDrone-v0.*, .*Other-v0"):
+        main(as_found)
+    (folders[1] / "vecnormalize.pkl").unlink()
+
     with pytest.raises(ValueError, match=r"model was trained on .* see obs_mode"):
         main(arguments)
     with pytest.raises(ValueError, match=r"algo must be one of .*'iqm'"):

@@ -47,19 +47,25 @@ def folders(tmp_path):
     return made
 
 
-def kill_at(folder, pattern, *options):
+def kill_at(folder, pattern, *options, signal_number=signal.SIGKILL):
     process = zoo(folder, "train", *OPTIONS.split(), *options, start=subprocess.Popen)
     while not list((folder / RUN / "checkpoints").glob(pattern)) and process.poll() is None:
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
+    process.send_signal(signal_number)
     process.communicate()
 
 
-def test_a_killed_run_goes_on_in_its_folder(folders, tmp_path):
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_run_goes_on_in_its_folder(folders, tmp_path, signal_number):
     whole, killed = folders
     zoo(whole, "train", *OPTIONS.split(), check=True)
-    kill_at(killed, "run_3*_steps.zip")
-    assert not (killed / RUN / "CartPole-v1.zip").exists()
+    kill_at(killed, "run_3*_steps.zip", signal_number=signal_number)
+    saved = killed / RUN / "CartPole-v1.zip"
+    assert saved.exists() == (signal_number == signal.SIGINT)  # then rl-zoo3 saves the model as it is
+    if saved.exists():
+        assert load_from_zip_file(saved)[0]["num_timesteps"] < 500
+    else:
+        saved.write_bytes(b"PK")  # as if it had been killed while it saved the final model
     (killed / "conf.yml").unlink()  # the run has a copy of its settings
     done = zoo(tmp_path, "resume", str(Path("killed") / RUN))
     assert done.returncode == 0, done.stdout
