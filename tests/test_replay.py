@@ -4,10 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Dict
+from gymnasium.wrappers import TransformObservation
 from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 
-from tests.tiny import ALGORITHMS, tiny
+from sb3_ora import IQN
+from tests.tiny import ALGORITHMS, several, tiny
 from tests.toy_envs import Scripted
 
 SMALL_MEMORY = {"optimize_memory_usage": True, "replay_buffer_kwargs": {"handle_timeout_termination": False}}
@@ -70,3 +73,40 @@ def test_hindsight(algorithm, tmp_path):
     for key, value in model.replay_buffer.observations.items():
         assert np.array_equal(other.replay_buffer.observations[key], value)
     assert other.learn(40)._n_updates > 0
+
+
+@pytest.mark.parametrize("dict_observations", [False, True])
+@pytest.mark.parametrize("begin_anew", ["learn", "set_env"])
+def test_n_step_returns_end_where_environments_are_reset(begin_anew, dict_observations):
+    """An episode that a second call of learn leaves behind is no part of the returns of the next one, nor its end."""
+
+    def make_one():
+        env = Scripted((10, 7), rewards=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0))
+        if not dict_observations:
+            return env
+        return TransformObservation(env, lambda x: {"x": x}, Dict({"x": env.observation_space}))
+
+    def make():
+        return several(make_one, 2)
+
+    policy = "MultiInputPolicy" if dict_observations else "MlpPolicy"
+    model = tiny(IQN, make(), policy, n_steps=3, gamma=0.5).learn(2 * 16)
+    if begin_anew == "set_env":
+        model.set_env(make())
+    model.learn(2 * 12, reset_num_timesteps=begin_anew == "learn")
+    buffer = model.replay_buffer
+    # Rows 0 to 9 are the first episode, 10 to 15 a part of the second, which was left there; then a new one begins
+    assert buffer.dones[:28].nonzero()[0].tolist() == [9, 9, 25, 25]
+    for row, length in ((13, 3), (14, 2), (15, 1), (16, 3)):
+        batch = buffer._get_samples(np.full(50, row))
+        rewards = buffer.rewards[row : row + length, 0]
+        assert batch.rewards.unique().tolist() == pytest.approx([float(rewards @ 0.5 ** np.arange(length))])
+        assert batch.discounts.unique().tolist() == [0.5**length] and not batch.dones.any()
+
+
+def test_an_end_stays_an_end():
+    """The environments are reset just after an episode has ended: its last transition is no time-out."""
+    model = tiny(IQN, several(lambda: Scripted((5,)), 2), n_steps=3).learn(20)
+    model.learn(20)
+    batch = model.replay_buffer._get_samples(np.full(20, 9))
+    assert batch.dones.all() and model.replay_buffer.timeouts[9].tolist() == [0, 0]

@@ -108,6 +108,7 @@ class EWAFAdapter(RiskAdapter):
         self.drawn = np.zeros(n_envs, dtype=np.int64)  # each environment's arm
         self.last_variance = np.full(n_envs, np.nan)
         self.episode_return = np.zeros(n_envs)
+        self.played = np.ones(n_envs, dtype=bool)  # whether the episode has been without warm-up so far
         self._draw(np.arange(n_envs))
         risk.level = self.level
 
@@ -143,7 +144,7 @@ class EWAFAdapter(RiskAdapter):
         super()._on_training_start()
         self.monitored = self._is_monitored()
         started = self.model._previous_actions == NO_ACTION  # all of them where the environments were reset
-        self.last_variance[started], self.episode_return[started] = np.nan, 0.0
+        self.last_variance[started], self.episode_return[started], self.played[started] = np.nan, 0.0, True
         if self.published:
             for env in np.flatnonzero(started):
                 self.controllers[env].reset()
@@ -185,15 +186,17 @@ class EWAFAdapter(RiskAdapter):
 
     def _learn_from_returns(self, rewards: np.ndarray, dones: np.ndarray) -> None:
         self.episode_return += rewards
+        if self.model.num_timesteps - self.model.n_envs < self.model.learning_starts:  # before this step
+            self.played[:] = False
         for env in np.flatnonzero(dones):
             episode = self.locals["infos"][env].get("episode")  # the return before any normalisation, where it is known
             if episode is None and self.monitored:  # a life was lost, the game goes on
                 continue
             finished = float(self.episode_return[env] if episode is None else episode["r"])
-            if self.last_return is not None:
+            if self.last_return is not None and self.played[env]:
                 self.bandit.update(int(self.drawn[env]), self._normalised(finished - self.last_return))
             self.last_return = finished
-            self.episode_return[env] = 0.0
+            self.episode_return[env], self.played[env] = 0.0, True
             self._draw(np.array([env]))
 
     def _normalised(self, feedback: float) -> float:

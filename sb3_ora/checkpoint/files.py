@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-#: Version of the files; a file of a later version is refused
-FORMAT = 1
+#: Version of the files; those of another version are refused
+FORMAT = 2
 
 
 class CheckpointError(ValueError):
@@ -69,7 +69,7 @@ def read_checkpoint(path: str | Path) -> Saved:
     """
     :param path: file of a checkpoint
     :return: what is in it
-    :raises CheckpointError: if it is empty, truncated, not a checkpoint, or of a later version
+    :raises CheckpointError: if it is empty, truncated, not a checkpoint, or of another version
     """
     path = Path(path)
     try:
@@ -82,10 +82,10 @@ def read_checkpoint(path: str | Path) -> Saved:
             meta = json.loads(archive.read("meta.json"))
             if not isinstance(meta, dict) or not isinstance(meta.get("format"), int):
                 raise CheckpointError(f"{path} is not a checkpoint of a run")
-            if meta["format"] > FORMAT:
+            if meta["format"] != FORMAT:
                 raise CheckpointError(
                     f"{path} has format {meta['format']}, written by sb3_ora {meta.get('sb3_ora')}; "
-                    f"this version reads formats up to {FORMAT}"
+                    f"this version reads format {FORMAT}"
                 )
             broken = archive.testzip()
             if broken is not None:

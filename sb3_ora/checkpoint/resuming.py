@@ -17,6 +17,8 @@ from typing import Any
 import filelock
 import numpy as np
 import torch as th
+from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import MaybeCallback
@@ -86,6 +88,8 @@ class RunCheckpoint(BaseCallback):
         self._claim_folder()
         if self._resuming is None:
             self.last_saved = self.num_timesteps
+        else:  # now that learn() has reset the environments, of which this buffer knows nothing
+            self._take_buffer(self._resuming.replay_buffer)
 
     def _claim_folder(self) -> None:
         """
@@ -189,6 +193,13 @@ class RunCheckpoint(BaseCallback):
             consequence = "from the beginning of an episode" if run.remote or run.opaque else "but perhaps not bit for bit"
             warnings.warn(f"a resumed run will go on {consequence}: {'; '.join(reasons)}", stacklevel=2)
 
+    def _take_buffer(self, buffer: ReplayBuffer) -> None:
+        self.model.replay_buffer = buffer
+        buffer.device = self.model.device
+        if isinstance(buffer, HerReplayBuffer):
+            assert self.model.env is not None
+            buffer.set_env(self.model.env)
+
     def _restore(self, saved: Saved) -> None:
         run = self._run()
         if run.kinds != saved.meta["kinds"]:
@@ -203,16 +214,12 @@ class RunCheckpoint(BaseCallback):
     def _start_episodes(self) -> None:
         """Leave the episodes that were going on, whose environments are lost."""
         model = self.model
-        assert model.env is not None and model.replay_buffer is not None
+        assert model.env is not None
         model._last_obs = model.env.reset()  # type: ignore[assignment]
         if model._vec_normalize_env is not None:
             model._last_original_obs = model._vec_normalize_env.get_original_obs()
         model._last_episode_starts = np.ones(model.n_envs, dtype=bool)
         model.leave_episodes()
-        buffer: Any = model.replay_buffer
-        if buffer.size():  # n-step returns end here
-            ends = buffer.timeouts if buffer.handle_timeout_termination else buffer.dones
-            ends[buffer.pos - 1] = 1
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "model": None, "parent": None, "locals": {}, "globals": {}, "_resuming": None, "_lock": None}
@@ -239,8 +246,6 @@ def resume(
     module, name = saved.meta["algorithm"]
     learner = getattr(importlib.import_module(module), name)
     model = learner.load(io.BytesIO(saved.model), env=env, device=device, force_reset=False)
-    model.replay_buffer = saved.replay_buffer
-    model.replay_buffer.device = model.device
     if callback is None:
         callback = RunCheckpoint(model.num_timesteps or 1, saved.path.parent)
     checkpoint = _find(callback)

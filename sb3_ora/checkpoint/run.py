@@ -7,36 +7,27 @@ import os
 import pickle
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecMonitor
 
 from sb3_ora.envs.nano_drone.vec_env import NanoDroneVecEnv
+from sb3_ora.iqn.acting import Acting, ActingAlgorithm
 
-#: Attributes that belong to a process or to a window, not to a run
-TRANSIENT = {
-    *(
-        "venv",
-        "env",
-        "envs",
-        "model",
-        "parent",
-        "logger",
-        "locals",
-        "globals",
-        "training_env",
-        "pbar",
-        "results_writer",
-        "_lock",
-    ),
-    *("callback", "callbacks", "callback_on_new_best", "screen", "clock", "window", "viewer", "surf", "class_attributes"),
+#: Attributes that belong to a process, not to a run: of environments, of callbacks, of modules
+OF_ENVIRONMENTS = {"venv", "env", "envs", "results_writer", "class_attributes"}
+OF_CALLBACKS = {
+    *("model", "parent", "logger", "locals", "globals", "training_env", "pbar", "_lock"),
+    *("callback", "callbacks", "callback_on_new_best"),
 }
+OF_MODULES = {*vars(th.nn.Module())}
+#: Attributes that belong to a window, unless they are plain values
+OF_WINDOWS = {"screen", "clock", "window", "viewer", "surf"}
 #: How names of attributes end that say where files are, which may have been moved
 PLACES = ("path", "folder", "dir", "directory", "filename")
 
@@ -73,6 +64,31 @@ def flat_callbacks(callback: Any) -> Iterator[BaseCallback]:
                 yield from flat_callbacks(part)
 
 
+def _is_transient(part: Any, name: str, value: Any) -> bool:
+    """Whether an attribute is none of a run's, so that a resumed run has its own."""
+    if isinstance(part, BaseCallback):
+        own = OF_CALLBACKS
+    else:
+        own = OF_MODULES if isinstance(part, th.nn.Module) else OF_ENVIRONMENTS
+    if name in own:
+        return True
+    if name in OF_WINDOWS:
+        return not isinstance(value, bool | int | float | str | list | tuple | dict | set | np.ndarray | np.generic)
+    # A place, not the direction in which something looks, or a path that it walks
+    return name.endswith(PLACES) and (
+        value is None
+        or isinstance(value, os.PathLike)
+        or (isinstance(value, str) and (os.sep in value or os.path.exists(value)))
+    )
+
+
+def _on(device: th.device | str, acting: Acting | None) -> Acting | None:
+    """What was evaluated ahead, on another device."""
+    if acting is None:
+        return None
+    return Acting(acting.values.to(device), None if acting.tail is None else acting.tail.to(device))
+
+
 def _out_of_reach(part: Any) -> bool:
     """Whether this is a vectorised environment that keeps its environments elsewhere, such as in other processes."""
     return isinstance(part, VecEnv) and not isinstance(part, (VecEnvWrapper, DummyVecEnv, NanoDroneVecEnv))
@@ -87,7 +103,7 @@ class Run:
     :param callback: the outermost callback of the training
     """
 
-    def __init__(self, model: OffPolicyAlgorithm, callback: BaseCallback):
+    def __init__(self, model: ActingAlgorithm, callback: BaseCallback):
         self.model = model
         self.callbacks = list(flat_callbacks(callback))
         environments = [model.env]
@@ -123,10 +139,11 @@ class Run:
             values = {} if _out_of_reach(part) else vars(part)
             objects.append({name: value for name, value in values.items() if self._copies(part, name, value)})
         model = self.model
-        live = ("_acting", "_acting_alphas", "_previous_actions", "_last_obs", "_last_original_obs", "action_space")
+        live = ("_acting_alphas", "_previous_actions", "_last_obs", "_last_original_obs", "action_space")
         state = {
             "objects": objects,
             "model": {name: getattr(model, name) for name in live if hasattr(model, name)},
+            "acting": _on("cpu", model._acting),
             "files": _read_files(self),
             "logger": [dict(getattr(model.logger, f"name_to_{name}")) for name in ("value", "count", "excluded")],
             "random": _random_state(),
@@ -142,13 +159,14 @@ class Run:
             part.__dict__.update(values)
         for name, value in loaded["model"].items():
             setattr(self.model, name, value)
+        self.model._acting = _on(self.model.device, loaded["acting"])
         for name, values in zip(("value", "count", "excluded"), loaded["logger"], strict=True):
             getattr(self.model.logger, f"name_to_{name}").update(values)
         _write_files(self, loaded["files"])
         _set_random_state(loaded["random"])
 
     def _copies(self, part: Any, name: str, value: Any) -> bool:
-        if name in TRANSIENT or name.endswith(PLACES):
+        if _is_transient(part, name, value):
             return False
         try:
             self._dumps(value)
@@ -197,7 +215,7 @@ def _set_random_state(state: dict[str, Any]) -> None:
     np.random.set_state(state["numpy"])
     th.set_rng_state(state["torch"])
     if "cuda" in state and th.cuda.is_available():
-        th.cuda.set_rng_state_all(state["cuda"])
+        th.cuda.set_rng_state_all(state["cuda"][: th.cuda.device_count()])
 
 
 # Files that grow with a run: monitor rows, and what the logger writes as text
@@ -215,21 +233,30 @@ def _open_files(run: Run) -> list[tuple[Any, Any]]:
     return files
 
 
-def _read_files(run: Run) -> dict[str, tuple[str, list[str] | None]]:
-    """By name, the text in each file, and the columns of a logger's table, which come in the order of their use."""
-    contents = {}
+class _Content(NamedTuple):
+    name: str  # of the file, in its folder
+    text: str
+    columns: list[str] | None  # of a logger's table, which come in the order of their use
+
+
+def _read_files(run: Run) -> list[_Content]:
+    contents = []
     for writer, file in _open_files(run):
         file.flush()
         with open(file.name, newline="") as copy:
-            contents[os.path.basename(file.name)] = copy.read(), getattr(writer, "keys", None)
+            contents.append(_Content(os.path.basename(file.name), copy.read(), getattr(writer, "keys", None)))
     return contents
 
 
-def _write_files(run: Run, contents: dict[str, tuple[str, list[str] | None]]) -> None:
+def _write_files(run: Run, contents: list[_Content]) -> None:
+    """Files are known by their names, those of one name (in different folders) by their order."""
+    left = list(contents)
     for writer, file in _open_files(run):
-        if os.path.basename(file.name) not in contents:
+        content = next((content for content in left if content.name == os.path.basename(file.name)), None)
+        if content is None:
             continue
-        text, columns = contents[os.path.basename(file.name)]
+        left.remove(content)
+        _, text, columns = content
         file.flush()
         file.seek(0)
         file.truncate()

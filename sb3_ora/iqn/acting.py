@@ -1,11 +1,13 @@
 """How the algorithms act: greedy actions on a risk level, and epsilon-greedy exploration."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
@@ -99,9 +101,23 @@ class ActingAlgorithm(OffPolicyAlgorithm):
         self._acting = None  # it was of the observation before this one
 
     def leave_episodes(self) -> None:
-        """Forget the previous actions and what was evaluated ahead: the environments were reset."""
+        """
+        After the environments were reset: forget the previous actions and what was evaluated ahead, and let the returns in
+        the replay buffer end with what was stored last.
+        """
         self._previous_actions[:] = NO_ACTION
         self._acting = None
+        buffer = self.replay_buffer
+        if buffer is None or not buffer.size():
+            return
+        if isinstance(buffer, HerReplayBuffer):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="The last trajectory in the replay buffer will be truncated")
+                buffer.truncate_last_trajectory()
+        elif isinstance(buffer, NStepReplayBuffer):
+            last = buffer.pos - 1
+            going = buffer.dones[last] == 0
+            (buffer.timeouts if buffer.handle_timeout_termination else buffer.dones)[last, going] = 1
 
     def predict(
         self,

@@ -14,19 +14,23 @@ import zipfile
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pandas as pd
 import pytest
-from stable_baselines3 import DQN
-from stable_baselines3.common.callbacks import BaseCallback
+import torch as th
+from stable_baselines3 import DQN, HerReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.vec_env import SubprocVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor
 
 from sb3_ora import IQN, ORAIQN
 from sb3_ora.checkpoint import CheckpointError, RunCheckpoint, checkpoints_in, last_checkpoint, read_checkpoint, resume
 from sb3_ora.checkpoint.files import steps_of
+from sb3_ora.checkpoint.run import Run, _Unpickler
 from tests.checkpoint.small_run import assert_same, small_run
-from tests.tiny import tiny
+from tests.tiny import same_parameters, tiny
 from tests.toy_envs import Chain
 
 SCRIPT = Path(__file__).with_name("small_run.py")
@@ -162,7 +166,7 @@ def newer(content):
     with zipfile.ZipFile(target, "w") as archive:
         for name in source.namelist():
             entry = source.read(name)
-            archive.writestr(name, entry.replace(b'"format": 1', b'"format": 99') if name == "meta.json" else entry)
+            archive.writestr(name, entry.replace(b'"format": 2', b'"format": 99') if name == "meta.json" else entry)
     return target.getvalue()
 
 
@@ -282,6 +286,110 @@ def test_environments_that_cannot_be_copied(kind, tmp_path):
     assert model.num_timesteps >= 200
     last = saved.replay_buffer.pos - 1
     assert saved.replay_buffer.timeouts[last].all() or model.replay_buffer.timeouts[last].all()
+
+
+# What a run consists of
+
+
+class Walk(gym.Env):
+    """Its state has names as those of files and windows have; the reward is all of it."""
+
+    observation_space = gym.spaces.Box(-1e3, 1e3, (1,))
+    action_space = gym.spaces.Discrete(2)
+    agent_dir = path = clock = model = None
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.agent_dir, self.path, self.clock, self.model, self.window = "north", [0], 0.0, np.zeros(2), None
+        return np.zeros(1, dtype=np.float32), {}
+
+    def step(self, action):
+        self.agent_dir = {"north": "east", "east": "south", "south": "north"}[self.agent_dir]
+        self.path = [*self.path, int(action)]
+        self.clock += 0.1
+        self.model = self.model + 1
+        reward = len(self.agent_dir) + sum(self.path) + self.clock + float(self.model.sum())
+        return np.array([reward], dtype=np.float32), reward, len(self.path) == 37, False, {}
+
+
+def bit_flips():
+    return VecMonitor(DummyVecEnv([lambda: BitFlippingEnv(n_bits=4, continuous=False, max_steps=7)]))
+
+
+@pytest.mark.parametrize("kind", ["walk", "hindsight"])
+def test_it_goes_on_in_the_middle_of_an_episode(kind, tmp_path):
+    """The same rewards and next actions as in a run that was left alone; of hindsight also the same goals put in."""
+    make = (lambda: make_vec_env(Walk, 1, seed=0)) if kind == "walk" else bit_flips
+    settings = {"policy": "MultiInputPolicy", "replay_buffer_class": HerReplayBuffer} if kind == "hindsight" else {}
+    whole = tiny(IQN, make(), **settings).learn(160, callback=RunCheckpoint(60, tmp_path / "whole"))
+    with pytest.raises(KeyboardInterrupt):
+        tiny(IQN, make(), **settings).learn(160, callback=[RunCheckpoint(60, tmp_path / "parts"), stop_at(130)])
+    assert [steps_of(path) for path in checkpoints_in(tmp_path / "parts")] == [120, 60]
+    resumed = resume(tmp_path / "parts", make(), [RunCheckpoint(60, tmp_path / "parts"), stop_at(None)])
+    assert resumed.num_timesteps == 160
+    assert np.array_equal(resumed.replay_buffer.rewards, whole.replay_buffer.rewards)
+    assert np.array_equal(resumed.replay_buffer.actions, whole.replay_buffer.actions)
+    assert same_parameters(resumed.policy.state_dict(), whole.policy.state_dict())
+
+
+def stop_at(step):
+    def callback(locals_, globals_):
+        if locals_["self"].num_timesteps == step:
+            raise KeyboardInterrupt
+        return True
+
+    return ConvertCallback(callback)
+
+
+def test_hindsight_of_lost_episodes_ends_there(tmp_path):
+    """The environments begin anew, so goals of the new episode are none of the old one."""
+
+    def make():
+        return make_vec_env(lambda: Locked(BitFlippingEnv(n_bits=4, continuous=False, max_steps=7)), 1, seed=0)
+
+    settings = {"policy": "MultiInputPolicy", "replay_buffer_class": HerReplayBuffer}
+    with pytest.warns(UserWarning, match="from the beginning of an episode: Locked.lock cannot be copied"):
+        tiny(IQN, make(), **settings).learn(75, callback=RunCheckpoint(60, tmp_path))
+    buffer = resume(tmp_path, make()).replay_buffer
+    starts = buffer.ep_start[:75, 0]
+    assert 60 % 7 and starts[59] < 60 and buffer.ep_length[59, 0] == 60 - starts[59]
+    assert (starts[60:67] == 60).all()
+
+
+def test_monitor_files_of_the_same_name(tmp_path):
+    def run(folder, step, go_on=False):
+        env, eval_env = (make_vec_env(Chain, 1, monitor_dir=str(folder / name)) for name in ("train", "test"))
+        checkpoint = RunCheckpoint(50, folder / "checkpoints")
+        callback = [checkpoint, EvalCallback(eval_env, eval_freq=40, n_eval_episodes=2, verbose=0), stop_at(step)]
+        try:
+            if go_on:
+                resume(folder / "checkpoints", env, callback)
+            else:
+                tiny(IQN, env).learn(150, callback=callback)
+        except KeyboardInterrupt:
+            pass
+        env.close()
+        eval_env.close()
+
+    run(tmp_path / "whole", None)
+    run(tmp_path / "parts", 120)
+    run(tmp_path / "parts", None, go_on=True)
+    for name in ("train", "test"):
+        texts = [(tmp_path / part / name / "0.monitor.csv").read_text() for part in ("whole", "parts")]
+        one, other = ([row.rsplit(",", 1)[0] for row in text.splitlines()[1:]] for text in texts)
+        assert one == other and len(one) > 5
+
+
+def test_nothing_in_it_belongs_to_a_device():
+    model = tiny(ORAIQN, Chain()).learn(60)
+    model.act_ahead()
+    callback = ConvertCallback(lambda *_: True)
+    callback.init_callback(model)
+    run = Run(model, callback)
+    state = _Unpickler(io.BytesIO(run.state()), run.fixed).load()
+    risk = state["objects"][run.objects.index(model.policy.risk)]
+    assert "table" in risk and not {"_buffers", "_modules", "_parameters"} & risk.keys()
+    assert state["acting"].values.device == th.device("cpu")
 
 
 def logged_run(folder, go_on=False):

@@ -43,24 +43,28 @@ def standardised(feedback, window):
     return 0.0 if np.std(last) == 0 else (last[-1] - np.mean(last)) / np.std(last)
 
 
-def play(lengths, steps, learning_rate, seed, window=None, decay=0.0):
-    """Moskovitz et al. (2021): draw arms by softmax, credit the rise of the return over the episode before."""
+def play(lengths, steps, learning_rate, seed, window=None, decay=0.0, learning_starts=20):
+    """
+    Moskovitz et al. (2021): draw arms by softmax, credit the rise of the return over the episode before; but no arm for an
+    episode with random actions of the warm-up in it.
+    """
     generator, weights, last, rises = np.random.default_rng(seed), np.zeros(3), None, []
     probabilities = lambda: np.exp(weights) / np.exp(weights).sum()  # noqa: E731
     arms = generator.choice(3, size=len(lengths), p=probabilities())
     totals, lefts, levels, history = np.zeros(len(lengths)), np.array(lengths), [], []
+    begun = np.zeros(len(lengths))
     for t in range(steps):
         levels.append(ARMS[arms])
         totals += REWARDS[t % len(REWARDS)]
         lefts -= 1
         for env in np.flatnonzero(lefts == 0):
-            if last is not None:
+            if last is not None and begun[env] * len(lengths) >= learning_starts:
                 rises.append(totals[env] - last)
                 gain = rises[-1] if window is None else standardised(rises, window)
                 p = max(probabilities()[arms[env]], 0.01)
                 weights *= 1 - decay
                 weights[arms[env]] += learning_rate * gain / p
-            last, totals[env], lefts[env] = totals[env], 0.0, lengths[env]
+            last, totals[env], lefts[env], begun[env] = totals[env], 0.0, lengths[env], t + 1
             arms[env] = generator.choice(3, p=probabilities())
         history.append(weights.copy())
     return levels, history
@@ -102,7 +106,9 @@ class Lives(gym.Wrapper):
 
 
 def test_a_lost_life_is_no_episode():
-    model = tiny(TOPIQN, Lives(Monitor(Scripted((5,), (1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0, 3.0)))), seed=1)
+    model = tiny(
+        TOPIQN, Lives(Monitor(Scripted((5,), (1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 3.0, 3.0)))), seed=1, learning_starts=0
+    )
     levels = Levels()
     model.learn(20, callback=levels)
     assert model.adapter.last_return == 15.0
