@@ -1,6 +1,7 @@
 """Loading with other settings, and training on."""
 
 import io
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -13,7 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_ora import ARTIQN, IQN, ORAIQN
 from sb3_ora.adapters import CompositeAdapter, FTPLAdapter, RecursiveAdapter
 from sb3_ora.risk import CVaR, Wang
-from tests.tiny import ALGORITHMS, same_parameters, several, tiny
+from tests.tiny import ALGORITHMS, same_parameters, set_values, several, tiny
 from tests.toy_envs import Chain, Scripted
 
 
@@ -63,6 +64,50 @@ def test_settings_given_to_load(algorithm):
     loaded.learn(40)
     assert loaded.exploration_rate == pytest.approx(0.3)
     assert loaded.policy.optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_buffer_of_one_for_models_with_n_step_returns():
+    """Which holds no return, and is not needed to act."""
+    loaded = IQN.load(file_of(tiny(IQN, Chain(), n_steps=3)), env=Chain(), buffer_size=1)
+    assert loaded.predict(2, deterministic=True)[0] in (0, 1)
+    with pytest.raises(ValueError, match="n_steps must not be larger than buffer_size=1, got 3"):
+        loaded.learn(10)
+
+
+def test_another_adapter_acts_at_once():
+    """Composite takes the mean of the heads, whatever levels are in the file; and back."""
+    model = tiny(ORAIQN, Chain(5, one_hot=True), alpha_max=0.1)
+    set_values(model, np.array([[3.0, 1.0], [3.0, 1.0], [3.0, 1.0], [-4.0, 1.0]]))  # means 1.25 and 1
+    observation = np.zeros(5, dtype=np.float32)
+    assert model.predict(observation, deterministic=True)[0] == 1
+    loaded = ORAIQN.load(file_of(model), risk_adapter="composite")
+    assert loaded.predict(observation, deterministic=True)[0] == 0
+    assert ORAIQN.load(file_of(loaded), risk_adapter="ftpl").predict(observation, deterministic=True)[0] == 1
+    assert ORAIQN.load(file_of(loaded)).predict(observation, deterministic=True)[0] == 0
+
+
+def test_a_schedule_begins_anew():
+    """The first step of a second training is made at the first level, not at the last one of the training before."""
+    levels = [[], []]
+    greedy = {"learning_starts": 0, "exploration_initial_eps": 0.0, "exploration_final_eps": 0.0}
+    model = tiny(IQN, Chain(), distortion="cvar", risk_level="0.1->0.9", **greedy)
+    taus = model.policy.risk.taus
+    for number in range(2):
+        model.policy.risk.taus = lambda level=None, n=number: levels[n].append(model.policy.risk.level) or taus(level)
+        model.learn(50)
+    assert levels[0][0] == levels[1][0] == pytest.approx(0.1)
+    assert levels[1][-1] == pytest.approx(0.9, abs=0.05)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_copy_of_a_model_trains_like_it(algorithm):
+    model = tiny(algorithm, Chain()).learn(60)
+    copied = deepcopy(model)
+    for one in (model, copied):
+        one.set_random_seed(3)
+        one.learn(60)
+    assert copied.adapter is not model.adapter
+    assert same_parameters(copied.policy.state_dict(), model.policy.state_dict())
 
 
 def test_custom_objects():

@@ -249,6 +249,11 @@ def test_contradictions(kwargs, message):
         tiny(IQN, Chain(), **kwargs)
 
 
+def test_the_ensemble_chooses_after_one_step_only():
+    with pytest.raises(ValueError, match="next_action='ensemble' needs n_steps=1, got 3"):
+        tiny(ORAIQN, Chain(), next_action="ensemble", n_steps=3)
+
+
 def test_contradictions_with_the_observations():
     env = AnySpace(spaces.Dict({"a": BOX}))
     with pytest.raises(ValueError, match="optimize_memory_usage=True is not for Dict observations, got Dict"):

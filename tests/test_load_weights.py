@@ -8,11 +8,13 @@ import zipfile
 import numpy as np
 import pytest
 import torch as th
+from gymnasium import spaces
 from stable_baselines3.common.save_util import data_to_json
 
 from sb3_ora import IQN, ORAIQN
-from tests.tiny import ALGORITHMS, tiny
-from tests.toy_envs import Chain
+from sb3_ora.risk import BucketKey
+from tests.tiny import ALGORITHMS, same_parameters, tiny
+from tests.toy_envs import Chain, Scripted
 
 
 class Evil:
@@ -85,3 +87,30 @@ def test_other_files(tmp_path):
     (tmp_path / "text.zip").write_text("hello")
     with pytest.raises(ValueError, match="wasn't a zip-file"):
         model.load_weights(tmp_path / "text.zip")
+
+
+def test_a_file_that_is_refused_leaves_the_state_key_open():
+    """So that it is fitted to what this model sees, not to what the other one saw."""
+
+    def make(n_heads):
+        return tiny(ORAIQN, Scripted((7,)), n_heads=n_heads, state_key=BucketKey(spaces.Box(-np.inf, np.inf, (2,))))
+
+    model, other = make(4), make(3).learn(150)
+    assert other.policy.risk.state_key.fitted
+    file = io.BytesIO()
+    other.save(file)
+    with pytest.raises(ValueError, match="is of a model with other networks"):
+        model.load_weights(file)
+    assert not model.policy.risk.state_key.fitted
+    file.seek(0)
+    same = make(3)
+    same.load_weights(file)
+    assert same_parameters(same.policy.risk.state_key.state_dict(), other.policy.risk.state_key.state_dict())
+
+
+def test_a_state_key_is_not_shared():
+    key = BucketKey(spaces.Box(-np.inf, np.inf, (2,)))
+    first, second = (tiny(ORAIQN, Scripted((7,)), state_key=key) for _ in range(2))
+    first.learn(150)
+    assert first.policy.risk.state_key.fitted
+    assert not second.policy.risk.state_key.fitted and not key.fitted

@@ -6,6 +6,7 @@ import torch as th
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import nn
 
+from sb3_ora import IQN, ORAIQN
 from tests.tiny import ALGORITHMS, same_parameters, several, tiny
 from tests.toy_envs import Scripted
 
@@ -105,3 +106,33 @@ def test_all_modules_follow_the_mode_and_an_extractor_may_decide_for_itself():
             modes = {module.training for module in net.modules() if module is not net.features_extractor.norm}
             assert modes == {mode}
             assert net.features_extractor.norm.training == (mode and not frozen)
+
+
+def test_the_prior_stays_as_it_is():
+    """Its batch norm and dropout take no part in training, however the mode is set."""
+    model = model_with(ORAIQN, policy_kwargs={"features_extractor_class": Normalised, "prior_scale": 1.0})
+    observations = th.rand(6, 2) * 5
+
+    def prior():
+        return model.quantile_net.encode(observations).prior.clone()
+
+    before = prior()
+    model.learn(100)
+    model.quantile_net.train()
+    assert model.quantile_net.features_extractor.training
+    th.testing.assert_close(prior(), before, rtol=0, atol=0)
+    model.policy.set_training_mode(True)
+    th.testing.assert_close(prior(), before, rtol=0, atol=0)
+    th.testing.assert_close(model.quantile_net_target.encode(observations).prior, before, rtol=0, atol=0)
+
+
+def test_layers_can_be_frozen():
+    """Those of the online network alone, too: the target goes on to follow it."""
+    model = tiny(IQN, Scripted((4, 7)), target_update_interval=4, tau=0.5)
+    model.quantile_net.trunk.requires_grad_(False)
+    before = {name: value.clone() for name, value in model.quantile_net.named_parameters()}
+    model.learn(100)
+    after, target = (dict(net.named_parameters()) for net in (model.quantile_net, model.quantile_net_target))
+    frozen = {name for name in before if th.equal(before[name], after[name])}
+    assert frozen == {"trunk.0.weight", "trunk.0.bias"}
+    assert all(th.equal(target[name], before[name]) == (name in frozen) for name in before)

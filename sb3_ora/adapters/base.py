@@ -66,6 +66,9 @@ class RiskAdapter(BaseCallback):
     def _bind(self) -> None:
         """Set up what the adapter learns; the policy exists."""
 
+    def claim(self) -> None:
+        """Let the policy act as this adapter has it, where another one may have had it before."""
+
     def _require_distortion(self) -> None:
         """
         :raises ValueError: if the model's returns are not distorted, so that their level means nothing
@@ -84,6 +87,8 @@ class RiskAdapter(BaseCallback):
             self.model.policy.risk.level = schedule(self.model._current_progress_remaining)
 
     def _on_training_start(self) -> None:
+        # The progress is still that of the last training
+        self.model._update_current_progress_remaining(self.model.num_timesteps, self.model._total_timesteps)
         self.update_level()
 
     def _on_step(self) -> bool:

@@ -75,7 +75,7 @@ class EnsembleAdapter(RiskAdapter):
             raise ValueError(f"{type(self).__name__} needs a model with epistemic_measure, such as ORAIQN")
         self.grid = alpha_grid(*(self.options[name] for name in ("alpha_min", "alpha_max", "alpha_step")))
         self.measure: EpistemicMeasure = make_measure(self.options["epistemic_measure"])
-        risk.use_mean = not self.compares
+        self.claim()
         reference = self.options["reference"]
         if reference is None:  # continuous observations are seldom met twice
             reference = "visit" if isinstance(risk.state_key, DiscreteKey) else "update"
@@ -92,11 +92,14 @@ class EnsembleAdapter(RiskAdapter):
             risk.table.add_column("law", (self.model.policy.n_heads,), fill=np.nan)
             risk.table.add_column("law_updates", dtype=np.int64)
 
+    def claim(self) -> None:
+        self.model.policy.risk.use_mean = not self.compares
+
     # Collecting
 
     def _on_training_start(self) -> None:
         super()._on_training_start()
-        self.model.policy.risk.use_mean = not self.compares  # a file may come from another adapter
+        self.claim()  # a file may come from another adapter
 
     def _on_rollout_start(self) -> None:
         if self.model.num_timesteps < self.model.learning_starts:
@@ -216,5 +219,4 @@ class EnsembleAdapter(RiskAdapter):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        state.pop("pending", None)
-        return state
+        return {**state, "pending": deque(), "n_pending": 0} if "pending" in state else state

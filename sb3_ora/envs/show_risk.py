@@ -56,5 +56,5 @@ class ShowRiskLevel(gym.Wrapper):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """The step is drawn in the colour of the level at which its action was chosen."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self.unwrapped.risk_level = self.level(observation, int(action))  # type: ignore[attr-defined]
+        self.unwrapped.risk_level = self.level(observation, int(action) - int(self.model.action_space.start))  # type: ignore[attr-defined]
         return observation, reward, terminated, truncated, info

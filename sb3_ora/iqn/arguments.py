@@ -126,10 +126,19 @@ def _check_train_freq(train_freq: Any) -> None:
     check_integer("the frequency in train_freq", frequency)
 
 
-def _check_buffer(model: IQN) -> None:
-    """The replay buffer that Stable-Baselines3 will make, and how its settings go together."""
+def check_n_steps(model: IQN) -> None:
+    """
+    :param model: a model that will be trained
+    :raises ValueError: if its replay buffer does not hold the steps of one return
+    """
     if model.n_steps > model.buffer_size:
         raise ValueError(f"n_steps must not be larger than buffer_size={model.buffer_size}, got {model.n_steps}")
+
+
+def _check_buffer(model: IQN) -> None:
+    """The replay buffer that Stable-Baselines3 will make, and how its settings go together."""
+    if model.buffer_size > 1:  # which is what one gives to load() for a model that will not be trained
+        check_n_steps(model)
     if model.replay_buffer_class is not None:
         check_subclass("replay_buffer_class", model.replay_buffer_class, ReplayBuffer, "a subclass of ReplayBuffer or None")
     elif model.optimize_memory_usage:

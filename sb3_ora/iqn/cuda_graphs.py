@@ -75,9 +75,19 @@ class CudaRecorder:
         :param function: an update
         :return: where its results will be, and what launches the graph
         """
-        graph = th.cuda.CUDAGraph()
-        with th.cuda.device(self.device), th.cuda.graph(graph):
-            result = function()
+        graph, present = th.cuda.CUDAGraph(), th.cuda.current_stream(self.device)
+        index = th.cuda.current_device() if self.device.index is None else self.device.index
+        generator = th.cuda.default_generators[index]
+        before = generator.clone_state()
+        try:
+            # On a stream of this device: torch would take one for all recordings, of the first one's device
+            with th.cuda.device(self.device), th.cuda.graph(graph, stream=self.stream):
+                result = function()
+        except BaseException:
+            # Where the recording broke off, torch may leave its stream in place and a generator that is good for graphs only
+            th.cuda.set_stream(present)
+            generator.graphsafe_set_state(before)
+            raise
         return result, graph.replay
 
 

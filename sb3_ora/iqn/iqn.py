@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ora.adapters.base import RiskAdapter, find_adapters
 from sb3_ora.adapters.schedule import ScheduleAdapter
 from sb3_ora.iqn.acting import ActingAlgorithm
-from sb3_ora.iqn.arguments import check_learner, check_made_with
+from sb3_ora.iqn.arguments import check_learner, check_made_with, check_n_steps
 from sb3_ora.iqn.bootstrap import bootstrap_mask
 from sb3_ora.iqn.buffers import LARGE_BUFFER, DictNStepReplayBuffer, observation_bytes
 from sb3_ora.iqn.cuda_graphs import RecordedUpdates, Update, can_record
@@ -323,8 +323,9 @@ class IQN(ActingAlgorithm):
         # Account for multiple environments
         # each call to step() corresponds to n_envs transitions
         if self._n_calls % max(self.target_update_interval // self.n_envs, 1) == 0:
-            networks = (self.quantile_net, self.quantile_net_target)
-            online, target = ([p for p in net.parameters() if p.requires_grad] for net in networks)  # without the priors
+            pairs = zip(self.quantile_net.parameters(), self.quantile_net_target.parameters(), strict=True)
+            learned = [(mine, its) for mine, its in pairs if mine.requires_grad or its.requires_grad]  # without the priors
+            online, target = zip(*learned, strict=True)
             polyak_update(online, target, self.tau)
             # Copy running stats, see https://github.com/DLR-RM/stable-baselines3/issues/996
             polyak_update(self.batch_norm_stats, self.batch_norm_stats_target, 1.0)
@@ -492,6 +493,7 @@ class IQN(ActingAlgorithm):
         return chain
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        check_n_steps(self)
         before, statistics = self._last_obs, Statistics(self.get_vec_normalize_env())
         result = super()._setup_learn(*args, **kwargs)
         self._acting = None
@@ -549,8 +551,11 @@ class IQN(ActingAlgorithm):
         **kwargs: Any,
     ) -> SelfIQN:
         model = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
-        if {"distortion", "risk_level"} & {*kwargs, *(custom_objects or {})}:
+        given = {*kwargs, *(custom_objects or {})}
+        if {"distortion", "risk_level"} & given:
             model.adapter.update_level()  # the level in the file is not the one wanted now
+        if "risk_adapter" in given:
+            model.adapter.claim()  # nor is what the file's adapter made of the policy
         return model
 
     def load_weights(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:
@@ -567,11 +572,12 @@ class IQN(ActingAlgorithm):
             raise ValueError(f"path={str(path)!r} holds more than weights, which was not loaded: {error}") from error
         if not parameters:
             raise ValueError(f"path={str(path)!r} holds no weights of a model")
-        before = deepcopy(self.get_parameters())
+        before, state_key = deepcopy(self.get_parameters()), deepcopy(self.policy.risk.state_key)
         try:
             self.set_parameters(parameters, exact_match=True, device=self.device)
         except (RuntimeError, ValueError) as error:  # with the names and shapes that differ
             self.set_parameters(before, device=self.device)  # type: ignore[arg-type]
+            self.policy.risk.state_key = state_key  # which says nothing of itself before it is fitted
             raise ValueError(f"path={str(path)!r} is of a model with other networks: {error}") from error
 
     def _excluded_save_params(self) -> list[str]:

@@ -152,6 +152,7 @@ class ImplicitQuantileNetwork(BasePolicy):
             self.prior_heads = ensemble_mlp(n_heads, [*trunk, *head_arch, self.n_actions], activation_fn, activate_last=False)
             for module in (self.prior_extractor, self.prior_heads):
                 module.requires_grad_(False)
+                module.eval()
 
     def encode(self, obs: PyTorchObs) -> Encoding:
         """
@@ -201,12 +202,29 @@ class ImplicitQuantileNetwork(BasePolicy):
         :param mode: if true, set to training mode, else set to evaluation mode
         """
         if self._modules_in_order is None:
-            self._modules_in_order = tuple(self.modules())
-        if any(type(module).train is not nn.Module.train for module in self._modules_in_order):
+            prior = {id(module) for part in self._prior() for module in part.modules()}
+            self._modules_in_order = tuple(module for module in self.modules() if id(module) not in prior)
+        known = (nn.Module.train, ImplicitQuantileNetwork.train)
+        if any(type(module).train not in known for module in self._modules_in_order):
             self.train(mode)  # as where an extractor keeps its batch normalisation frozen
             return
         for module in self._modules_in_order:
             module.__dict__["training"] = mode  # past Module.__setattr__, which looks for parameters first
+
+    def _prior(self) -> list[nn.Module]:
+        return [] if self.prior_extractor is None else [self.prior_extractor, self.prior_heads]
+
+    def train(self, mode: bool = True) -> "ImplicitQuantileNetwork":
+        """
+        As in torch, but for the randomised prior, which stays in evaluation mode: its batch norm must not follow the data.
+
+        :param mode: whether to set training mode (``True``) or evaluation mode (``False``)
+        :return: the network
+        """
+        super().train(mode)
+        for module in self._prior():
+            module.eval()
+        return self
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         data = super()._get_constructor_parameters()

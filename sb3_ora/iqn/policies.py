@@ -1,3 +1,4 @@
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,8 @@ class IQNPolicy(BasePolicy):
             measure = make_measure(args["epistemic_measure"])
             table = RiskTable(args["alpha"], args["max_keys"])
             if args["risk_scope"] == "state-action":
-                state_key = make_state_key(args["state_key"], self.observation_space)
+                # A copy: a key object may have been given to other models too, and is fitted to what this one sees
+                state_key = deepcopy(make_state_key(args["state_key"], self.observation_space))
         n_actions = int(self.action_space.n)
         return RiskState(distortion, level, args["n_risk_samples"], measure, table, state_key, args["risk_scope"], n_actions)
 

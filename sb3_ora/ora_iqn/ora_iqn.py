@@ -53,6 +53,7 @@ class ORAIQN(IQN):
     :param max_keys: largest number of keys that have an alpha; the one not updated for longest is dropped
     :param normalize_loss: whether FTPL divides losses by a running scale of their range (False in the paper)
     :param next_action: the target's action is greedy for each "head" itself, or for the "ensemble" at its risk level
+        (with one-step returns only)
     :param risk_adapter: "ftpl" (paper, Algorithm 1), "recursive" (paper, Extension), "composite" (no adaptation),
         or a :class:`~sb3_ora.adapters.RiskAdapter`
     :raises ValueError: if an argument is out of range or contradicts another
@@ -173,6 +174,11 @@ class ORAIQN(IQN):
         check_integer("max_keys", self.max_keys)
         check_choice("risk_scope", self.risk_scope, RISK_SCOPES)
         check_choice("next_action", self.next_action, ("head", "ensemble"))
+        if self.next_action == "ensemble" and self.n_steps > 1:
+            raise ValueError(
+                f"next_action='ensemble' needs n_steps=1, got {self.n_steps}: the level of a state depends on the action "
+                "before it, which the replay buffer does not give for the last of several steps"
+            )
         if self.reference is not None:
             check_choice("reference", self.reference, ("update", "visit"))
         check_flag("normalize_loss", self.normalize_loss)

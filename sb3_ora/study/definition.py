@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from sb3_ora.checks import check_choice, check_integer
+from sb3_ora.zoo.files import default_hyperparameters
 
 #: Where studies are run unless told otherwise
 OUTPUT = Path("logs/study")
@@ -99,8 +100,9 @@ class Cell:
         values = asdict(self)
         for name in ("root", "source"):
             del values[name]
-        for method_key in ("name",):  # may be rephrased
-            del values["method"][method_key]
+        del values["method"]["name"]  # may be rephrased
+        if self.method.base == "zoo":
+            values["zoo"] = default_hyperparameters(self.method.algo, self.environment.env_id)
         return values
 
 

@@ -25,8 +25,11 @@ def can_resume(cell: Cell) -> bool:
     :return: whether there is a checkpoint of it that can be read, with the settings it has now
     """
     folder = cell.folder / CHECKPOINTS
-    settings = folder / SETTINGS
-    if not settings.is_file() or json.loads(settings.read_text()) != json.loads(json.dumps(cell.settings())):
+    try:
+        settings = json.loads((folder / SETTINGS).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+    if settings != json.loads(json.dumps(cell.settings())):
         return False
     try:
         last_checkpoint(folder)
@@ -64,7 +67,9 @@ def checkpoint_for(cell: Cell, model: BaseAlgorithm) -> RunCheckpoint | None:
         return None
     folder = cell.folder / CHECKPOINTS
     folder.mkdir(exist_ok=True)
-    (folder / SETTINGS).write_text(json.dumps(cell.settings()))
+    temporary = folder / f"{SETTINGS}.tmp"
+    temporary.write_text(json.dumps(cell.settings()))
+    temporary.replace(folder / SETTINGS)
     return RunCheckpoint(cell.evaluation["freq"], folder, keep=1)
 
 

@@ -10,7 +10,6 @@ import inspect
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from pprint import pprint
 from typing import Any, TypeAlias
 
@@ -20,22 +19,12 @@ from rl_zoo3.exp_manager import ExperimentManager
 from rl_zoo3.utils import get_latest_run_id
 from stable_baselines3.common.utils import get_device
 
-import sb3_ora
 from sb3_ora.checkpoint import RunCheckpoint
+from sb3_ora.zoo.files import default_config
 from sb3_ora.zoo.registration import ALGORITHMS
 from sb3_ora.zoo.sampling import merge_policy_kwargs, sampling_around
 
 Hyperparams: TypeAlias = dict[str, Any]
-
-
-def default_config(algo: str) -> str:
-    """
-    :param algo: name of one of the algorithms of this package
-    :return: path of its hyperparameter file: inside the installed package, or beside it in a source checkout
-    """
-    package = Path(sb3_ora.__file__).parent
-    folder = package / "hyperparams"
-    return str((folder if folder.is_dir() else package.parent / "hyperparams") / f"{algo}.yml")
 
 
 def read_hyperparameters(

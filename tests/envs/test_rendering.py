@@ -8,6 +8,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_ora import ARTIQN, ORAIQN
 from sb3_ora.envs import NanoDroneEnv, NanoDroneVecEnv, ShowRiskLevel
 from tests.tiny import tiny
+from tests.toy_envs import AnySpace
 
 UP = 5
 SCENE = {"obstacles": [(0.0, -1.0, 2.0, 1.0)], "start": (-2.0, -2.0), "goal": (2.0, 2.0)}
@@ -125,3 +126,24 @@ def test_levels_of_the_return_distortion_are_shown_too():
     assert shown.unwrapped.risk_level == 0.3
     with pytest.raises(ValueError, match="env must have an attribute risk_level"):
         ShowRiskLevel(gym.make("CartPole-v1"), shown.model)
+
+
+class Drawn(AnySpace):
+    """Actions 3 and 4; it shows a level."""
+
+    risk_level: float | None = None
+
+
+def test_actions_need_not_start_at_0():
+    """One alpha for each action, whose index is the action minus 3."""
+    env = Drawn(gym.spaces.Box(0, 1, (2,)), gym.spaces.Discrete(2, start=3))
+    model = tiny(ORAIQN, env, risk_scope="action")
+    table = model.policy.risk.table
+    table.alpha[table.rows(model.policy.risk.keys(np.zeros((2, 2)), np.array([0, 1])))] = 0.25, 0.75
+    shown = ShowRiskLevel(env, model)
+    shown.reset(seed=0)
+    levels = []
+    for action in (3, 4, 3):
+        shown.step(action)
+        levels.append(env.risk_level)
+    assert levels == [0.25, 0.75, 0.25]

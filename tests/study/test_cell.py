@@ -122,14 +122,16 @@ def test_an_interrupted_cell_goes_on_with_the_same_numbers(cell, tmp_path, monke
     assert 0 < seconds[1] < 20 * seconds[0]
 
 
-@pytest.mark.parametrize("reason", ["settings", "damage"])
+@pytest.mark.parametrize("reason", ["settings", "no settings", "damage"])
 def test_a_checkpoint_that_is_not_of_the_cell(cell, tmp_path, monkeypatch, capsys, reason):
     (other,) = write_study(tmp_path, TEXT).cells()
     interrupt_at(150, monkeypatch)
     with pytest.raises(OSError, match="killed"):
         run_cell(other)
     folder = other.folder / "checkpoints"
-    (folder / "settings.json" if reason == "settings" else checkpoints_in(folder)[0]).write_text("{}")
+    (checkpoints_in(folder)[0] if reason == "damage" else folder / "settings.json").write_text(
+        "" if reason == "no settings" else "{}"
+    )
     capsys.readouterr()
     run_cell(other)
     assert "Resuming from" not in capsys.readouterr().out

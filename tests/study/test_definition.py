@@ -150,7 +150,7 @@ def test_their_hyperparameters_make_models(name, config):
     from rl_zoo3.utils import ALGOS
 
     from sb3_ora.zoo import ALGORITHMS, register
-    from sb3_ora.zoo.manager import default_config
+    from sb3_ora.zoo.files import default_config
 
     register()
     study = load_study(ROOT / "studies" / f"{name}.yml", config)

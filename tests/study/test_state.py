@@ -1,10 +1,12 @@
 import json
+import os
 
 import filelock
 import pytest
 
 from sb3_ora.study.definition import load_study
 from sb3_ora.study.state import LOCK, is_complete, state_of
+from sb3_ora.zoo.files import default_hyperparameters
 from tests.study.made_up import write_cell, write_study
 
 TEXT = """
@@ -43,3 +45,37 @@ def test_results_of_other_settings_are_not_taken(tmp_path):
     (cell,) = load_study(study.path, output=tmp_path / "out").cells()
     with pytest.raises(ValueError, match="holds results of other settings: remove it, or choose another output"):
         is_complete(cell)
+
+
+def test_hyperparameters_of_the_zoo_are_settings(tmp_path, monkeypatch):
+    study = write_study(tmp_path, TEXT)
+    (cell,) = study.cells()
+    file = tmp_path / "iqn.yml"
+    monkeypatch.setattr("sb3_ora.zoo.files.default_config", lambda algo: str(file))
+    texts = {
+        "CartPole-v1: {gamma: 0.9}\ndefault: {gamma: 0.8}": "complete",
+        "CartPole-v1: {gamma: 0.9}\ndefault: {gamma: 0.7}": "complete",  # of other environments
+        "CartPole-v1: {gamma: 0.95}\ndefault: {gamma: 0.8}": "changed",
+        "default: {gamma: 0.9}": "changed",
+    }
+    for number, (text, state) in enumerate(texts.items()):
+        file.write_text(text)
+        os.utime(file, ns=(number, number))
+        if number == 0:
+            write_cell(cell)
+        assert state_of(cell) == state
+
+
+@pytest.mark.parametrize(
+    ("algo", "env_id", "names"),
+    [
+        ("ora_iqn", "CartPole-v1", ["CartPole-v1"]),
+        ("ora_iqn", "Unknown-v0", ["atari", "default"]),
+        ("dqn", "CartPole-v1", ["CartPole-v1"]),  # rl-zoo3's own
+        ("dqn", "Unknown-v0", ["atari", "default"]),
+        ("no_such", "CartPole-v1", []),
+    ],
+)
+def test_what_the_zoo_says(algo, env_id, names):
+    entries = default_hyperparameters(algo, env_id)
+    assert list(entries) == names and all(entry["policy"].endswith("Policy") for entry in entries.values())

@@ -7,7 +7,7 @@ import yaml
 from rl_zoo3.utils import get_latest_run_id
 
 from sb3_ora.zoo import ALGORITHMS
-from sb3_ora.zoo.manager import default_config
+from sb3_ora.zoo.files import default_config
 
 
 @pytest.fixture

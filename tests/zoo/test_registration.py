@@ -12,7 +12,7 @@ from stable_baselines3 import DQN
 
 import sb3_ora
 from sb3_ora.zoo import ALGORITHMS, patch, register
-from sb3_ora.zoo.manager import default_config
+from sb3_ora.zoo.files import default_config
 
 
 def test_rl_zoo3_knows_the_algorithms():

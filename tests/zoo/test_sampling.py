@@ -6,7 +6,7 @@ from optuna.trial import FixedTrial
 
 from sb3_ora.risk.distortions import make_distortion
 from sb3_ora.zoo import ALGORITHMS
-from sb3_ora.zoo.manager import default_config
+from sb3_ora.zoo.files import default_config
 from sb3_ora.zoo.sampling import RISK_LEVELS, SAMPLERS, convert_params, merge_policy_kwargs, sampling_around
 
 COMMON = {
