@@ -22,7 +22,7 @@ class EWAFAdapter(RiskAdapter):
     - ``"tail-variance"`` (ART, Liu et al. 2022): at every step each environment draws a level, and the level is credited
       with the fall of the truncated variance of the lower half of the return of the action taken.
     - ``"episode-return"`` (TOP, Moskovitz et al. 2021): each environment draws a level for an episode, and the level is
-      credited with the rise of the return over the episode that ended before.
+      credited with the rise of the return over the episode that ended before. Episodes of the warm-up credit none.
 
     After training, and for ``predict``, the level is that of the most probable arm. Arguments at None are the model's.
 
