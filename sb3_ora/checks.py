@@ -3,6 +3,7 @@
 import math
 import operator
 import os
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -196,3 +197,14 @@ def named(name: str, value: Any) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{name}={value!r}: {error}") from error
+
+
+def check_no_rendering(name: str, render_mode: Any) -> None:
+    """
+    Warn where a picture is wanted of an environment of which there is none.
+
+    :param name: of the environment
+    :param render_mode: None, or what is wanted
+    """
+    if render_mode is not None:
+        warnings.warn(f"{name} cannot be drawn: render_mode={render_mode!r} has no effect", stacklevel=3)

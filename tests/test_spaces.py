@@ -199,3 +199,11 @@ def test_gradient_steps(gradient_steps, n_updates):
     """Updates after steps 24, 28, ..., 60: ten times."""
     model = tiny(ORAIQN, Chain(), gradient_steps=gradient_steps).learn(60)
     assert model._n_updates == n_updates
+
+
+def test_buckets_of_normalised_matrices():
+    """As for vectors: bounds of the space say nothing about what the policy sees, so the buckets are fitted."""
+    space = spaces.Box(100, 102, (2, 2))
+    env = VecNormalize(several(lambda: AnySpace(space), 2))
+    key = tiny(ORAIQN, env, state_key="bucket").learn(150).policy.risk.state_key
+    assert key.fitted and len(np.unique(key(np.random.default_rng(0).normal(size=(100, 2, 2))))) > 50

@@ -23,7 +23,7 @@ from sb3_ora.iqn.acting import Acting, ActingAlgorithm
 OF_ENVIRONMENTS = {"venv", "env", "envs", "results_writer", "class_attributes"}
 OF_CALLBACKS = {
     *("model", "parent", "logger", "locals", "globals", "training_env", "pbar", "_lock"),
-    *("callback", "callbacks", "callback_on_new_best"),
+    *("callback", "callbacks", "callback_on_new_best", "process_clock"),
 }
 OF_MODULES = {*vars(th.nn.Module())}
 #: Attributes that belong to a window, unless they are plain values

@@ -103,6 +103,7 @@ def evaluate(
     returns, lengths = np.zeros(n_layouts), np.zeros(n_layouts, dtype=np.int64)
     flying, actions = np.arange(n_layouts), np.zeros(n_layouts, dtype=np.int64)
     state: tuple[np.ndarray, ...] | None = None
+    axes: list[int] = []
     starts = np.ones(n_layouts, dtype=bool)
     while len(flying):
         seen = observations[flying]
@@ -115,7 +116,9 @@ def evaluate(
             outcomes[drone] = infos[drone]["outcome"]
         going = ~dones[flying]
         flying = flying[going]
-        state = None if state is None else tuple(part[going] for part in state)
+        if state is not None:  # a row for each drone; of a recurrent policy a column for each
+            axes = axes or [0 if len(part) == n_layouts else 1 for part in state]
+            state = tuple(np.compress(going, part, axis) for part, axis in zip(state, axes, strict=True))
         starts = np.zeros(len(flying), dtype=bool)
     return Result(density, outcomes, returns, lengths)
 

@@ -6,12 +6,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from sb3_ora.checks import check_choice, check_flag, check_integer
+from sb3_ora.checks import check_choice, check_flag, check_integer, check_no_rendering
 from sb3_ora.envs.knapsack_values import best_value, greedy_value, online_value
 
 UNBOUNDED, BINARY, BOUNDED, ONLINE = range(4)
 HIGHEST = 99  # of weights, from 1, and values, from 0
-LARGEST = 2**31 - 1  # of the state's numbers, which are 32 bits wide
+LARGEST = 10_000_000  # capacity, for which the optimum takes about 100 MB
 #: Items shown in an episode of the online problem
 ONLINE_STEPS = 50
 
@@ -48,6 +48,7 @@ class KnapsackEnv(gym.Env):
         items come in version 3 still depends on the limits of the first ones
     :param obs_mode: "dict" for entries ``state`` and ``action_mask``, (A,); "flat" for the flattened state alone
     :param normalize: give the state in float32, divided by its upper bounds, instead of integers
+    :param render_mode: has no effect, as there is nothing to see; rl-zoo3's enjoy gives one
     :raises ValueError: if an argument is out of range
     """
 
@@ -65,7 +66,9 @@ class KnapsackEnv(gym.Env):
         randomize: bool = False,
         obs_mode: str = "dict",
         normalize: bool = True,
+        render_mode: str | None = None,
     ):
+        check_no_rendering(type(self).__name__, render_mode)
         self.version = check_integer("version", version, 0)
         if version > ONLINE:
             raise ValueError(f"version must be 0 (unbounded), 1 (0-1), 2 (bounded) or 3 (online), got {version!r}")

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from sb3_ora.checks import LARGEST_SEED, check_choice, check_integer
+from sb3_ora.checks import LARGEST_SEED, check_choice, check_integer, check_no_rendering
 from sb3_ora.envs.or_gym_import import RandomSource, classic_problems
 
 
@@ -58,6 +58,7 @@ class OrGymEnv(gym.Env):
     :param name: id in or-gym, such as "BinPacking-v0"
     :param obs_mode: "dict" for entries ``state`` and ``action_mask``, (A,); "flat" for the flattened state alone
     :param instance_seed: seed of what or-gym draws only once, when the environment is made: the nodes of TSP-v1
+    :param render_mode: has no effect, as there is nothing to see; rl-zoo3's enjoy gives one
     :param config: settings of or-gym, its ``env_config``
     :raises ValueError: for an environment that is not supported, or an unknown setting
     :raises DependencyNotInstalled: if or-gym is missing
@@ -66,7 +67,10 @@ class OrGymEnv(gym.Env):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it
     action_space: spaces.Discrete
 
-    def __init__(self, name: str, obs_mode: str = "dict", instance_seed: int = 0, **config: Any):
+    def __init__(
+        self, name: str, obs_mode: str = "dict", instance_seed: int = 0, render_mode: str | None = None, **config: Any
+    ):
+        check_no_rendering(f"or_gym/{name}", render_mode)
         if isinstance(name, str) and name in UNSUPPORTED:
             raise ValueError(f"or_gym/{name} is not supported: {UNSUPPORTED[name]}")
         self.name = check_choice("name", name, PROBLEMS)

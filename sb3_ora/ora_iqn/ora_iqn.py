@@ -196,8 +196,8 @@ class ORAIQN(IQN):
             normalize = self.get_vec_normalize_env()
             self._normalized_observations = normalize is not None and normalize.norm_obs
         space = self.observation_space
-        by_bucket = self.state_key == "bucket" or self.state_key is None
-        if self._normalized_observations and by_bucket and isinstance(space, spaces.Box) and len(space.shape) == 1:
+        by_bucket = self.state_key == "bucket" or (self.state_key is None and len(space.shape or ()) == 1)
+        if self._normalized_observations and by_bucket and isinstance(space, spaces.Box):
             return BucketKey(spaces.Box(-np.inf, np.inf, space.shape))
         return self.state_key
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import gymnasium as gym
 import torch as th
 import yaml
 from rl_zoo3.exp_manager import ExperimentManager
@@ -91,6 +92,7 @@ def run_cell(cell: Cell) -> None:
         for package in cell.packages:
             import_module(package)
         sb3_ora.zoo.register()
+        check_tests(cell)
         th.set_num_threads(1)
         set_random_seed(cell.seed)
         manager = CellManager(cell)
@@ -152,17 +154,32 @@ def train(cell: Cell, manager: CellManager, model: BaseAlgorithm, interrupted: b
     return model, watch.seconds
 
 
-def test(cell: Cell, manager: CellManager, model: BaseAlgorithm) -> dict[str, float]:
+def check_tests(cell: Cell) -> None:
+    """
+    Make the environment of each test once, to find out now, and not after the training, whether it can be made.
+
+    :param cell: the cell
+    :raises ValueError: if an environment lacks a method that the evaluation refers to
+    """
+    for name, env_kwargs in cell.environment.tests.items():
+        env = gym.make(cell.environment.env_id, **env_kwargs)
+        for method in cell.evaluation["references"].values():
+            if not hasattr(env.unwrapped, str(method)):
+                raise ValueError(f"evaluation.references: {method!r} is no method of {cell.environment.env_id} ({name})")
+        env.close()
+
+
+def test(cell: Cell, manager: CellManager, model: BaseAlgorithm) -> dict[str, dict[str, float]]:
     """
     Play greedily in each test of the environment, and write how each episode ended.
 
     :param cell: the cell
     :param manager: its experiment
     :param model: the trained model
-    :return: values that the environment knows, to compare returns with
+    :return: for each test the values that the environment knows, to compare returns with
     """
     rows: list[list[Any]] = []
-    references: dict[str, float] = {}
+    references: dict[str, dict[str, float]] = {}
     n_episodes = cell.evaluation["final_episodes"]
     for name, env_kwargs in cell.environment.tests.items():
         manager.eval_env_kwargs = env_kwargs
@@ -171,8 +188,8 @@ def test(cell: Cell, manager: CellManager, model: BaseAlgorithm) -> dict[str, fl
         sync_envs_normalization(model.env, env)
         episodes = greedy_episodes(model, env, n_episodes, TEST_SEED)
         rows += [[name, number, *episode] for number, episode in enumerate(episodes)]
-        for reference, method in cell.evaluation["references"].items():
-            references[reference] = float(env.env_method(method, indices=0)[0])
+        known = cell.evaluation["references"].items()
+        references[name] = {reference: float(env.env_method(method, indices=0)[0]) for reference, method in known}
         env.close()
     write_rows(cell.folder / "final.csv", ["test", "episode", "return", "length", "outcome"], rows)
     return references

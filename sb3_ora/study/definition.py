@@ -170,16 +170,25 @@ def load_study(
     :raises ValueError: if the file says something that cannot be meant
     """
     path = Path(path).absolute()
-    content = yaml.safe_load(path.read_text())
+    try:
+        content = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path.name} is no YAML: {error}") from error
     _check_keys(str(path.name), content, Study.__dataclass_fields__.keys() - {"path", "config", "root"} | {"configs"})
     for name in ("environments", "methods", "configs"):
         if not content.get(name):
             raise ValueError(f"{path.name} must have {name}")
+        if not isinstance(content[name], Mapping):
+            raise ValueError(f"{name} must be a mapping, got {content[name]!r}")
     configs = {name: given or {} for name, given in content["configs"].items()}
     check_choice("config", config, configs)
     methods = {name: _methods(content["methods"], name, configs) for name in configs}  # all, to find every fault
     evaluation = content.get("evaluation") or {}
     _check_keys("evaluation", evaluation, EVALUATION)
+    for name in ("freq", "episodes", "final_episodes"):
+        check_integer(f"evaluation.{name}", evaluation.get(name, EVALUATION[name]))
+    if not isinstance(evaluation.get("references", {}), Mapping):
+        raise ValueError(f"evaluation.references must be a mapping, got {evaluation['references']!r}")
     return Study(
         path=path,
         config=config,
@@ -205,7 +214,10 @@ def _check_keys(where: str, given: Any, allowed: Iterable[str]) -> None:
 def _seeds(given: Any) -> list[int]:
     """Ten seeds are 1 ... 10: with 0, rl-zoo3's ``--exp-id`` could not name the run."""
     if isinstance(given, list):
-        return [check_integer("each seed", seed, 0) for seed in given]
+        seeds = [check_integer("each seed", seed, 0) for seed in given]
+        if len(set(seeds)) < len(seeds):
+            raise ValueError(f"seeds must differ, got {seeds}")
+        return seeds
     return list(range(1, check_integer("seeds", given) + 1))
 
 
@@ -220,11 +232,14 @@ def _methods(given: Mapping[str, Any], config: str, configs: Mapping[str, Any]) 
     chosen = configs[config]
     _check_keys(f"configs.{config}", chosen, (*LAYER_KEYS, "algorithms"))
     algorithms = chosen.get("algorithms") or {}
+    known = sorted({str(method["algo"]) for method in given.values() if isinstance(method, Mapping) and "algo" in method})
     for algo, layer in algorithms.items():
+        check_choice(f"each key of configs.{config}.algorithms", algo, known)
         _check_keys(f"configs.{config}.algorithms.{algo}", layer, LAYER_KEYS)
     methods = []
     for label, method in given.items():
         _check_keys(f"methods.{label}", method, ("name", "algo", *LAYER_KEYS, *configs))
+        _check_keys(f"methods.{label}.{config}", method.get(config) or {}, LAYER_KEYS)
         layers = [chosen, algorithms.get(method.get("algo")) or {}, method, method.get(config) or {}]
         methods.append(_method(str(label), method, layers))
     return methods

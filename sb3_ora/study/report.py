@@ -161,7 +161,7 @@ def add_environment(
             caption = f"{env}: training return, mean of the last {options['window']} episodes; mean of seeds, 90 % band."
             writer.add(f"training_{group}_{env}", caption, table, figure, show=False)
     for test in runs[0].cell.environment.tests:
-        add_test(writer, env, test, seeds, summary[summary["quantity"] == f"test: {test}"], references(runs), names)
+        add_test(writer, env, test, seeds, summary[summary["quantity"] == f"test: {test}"], references(runs, test), names)
     for quantity in dict.fromkeys(effects["quantity"]) if len(effects) else ():
         here = effects[(effects["environment"] == env) & (effects["quantity"] == quantity)]
         if len(here):
@@ -207,12 +207,11 @@ def add_test(
     writer.add(f"profile_{test}_{env}", f"{title}: performance profile of greedy returns.", table, figure, show=False)
 
 
-def references(runs: Collection[Run]) -> dict[str, float]:
+def references(runs: Collection[Run], test: str) -> dict[str, float]:
     """
     :param runs: runs of one environment
+    :param test: name of the test
     :return: values that the environment knows, mean over runs, by name
     """
-    return {
-        name: float(np.mean([run.record["references"][name] for run in runs]))
-        for name in next(iter(runs)).record["references"]
-    }
+    known = [run.record["references"][test] for run in runs]
+    return {name: float(np.mean([values[name] for values in known])) for name in known[0]}

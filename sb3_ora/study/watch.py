@@ -6,9 +6,12 @@ import time
 from typing import Any
 
 import numpy as np
+from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
+
+from sb3_ora.checkpoint.run import env_layers
 
 
 class Watch(BaseCallback):
@@ -22,18 +25,18 @@ class Watch(BaseCallback):
         super().__init__()
         self.interval = interval
         self.seconds = 0.0  #: spent in training
-        self.clock = 0.0  # a checkpoint does not keep what has this name
+        self.process_clock = 0.0  # which a checkpoint does not keep
         self.episodes: list[list[Any]] = []  #: step, return, length
         self.risk: list[list[Any]] = []  #: step, alpha, share of alphas below the largest, LTV
         self._rows: list[list[float]] = []
         self._last = 0
 
     def _on_training_start(self) -> None:
-        self.clock = time.monotonic()
+        self.process_clock = time.monotonic()
 
     def _on_step(self) -> bool:
         now = time.monotonic()
-        self.seconds, self.clock = self.seconds + now - self.clock, now
+        self.seconds, self.process_clock = self.seconds + now - self.process_clock, now
         for info in self.locals["infos"]:
             if "episode" in info:  # of Monitor, so without normalisation or clipping
                 self.episodes.append([self.num_timesteps, info["episode"]["r"], info["episode"]["l"]])
@@ -76,6 +79,9 @@ def greedy_episodes(model: BaseAlgorithm, env: VecEnv, n_episodes: int, seed: in
 def _first_episodes(model: BaseAlgorithm, env: VecEnv) -> list[list[Any]]:
     """The episode that each environment plays after a reset; what it plays while it waits for the others is dropped."""
     ended: dict[int, list[Any]] = {}
+    for layer in env_layers(env):
+        if isinstance(layer, EpisodicLifeEnv):  # which would go on with the game of the last batch
+            layer.was_real_done = True
     observations, state = env.reset(), None
     starts = np.ones(env.num_envs, dtype=bool)
     while len(ended) < env.num_envs:

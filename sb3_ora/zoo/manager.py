@@ -9,10 +9,11 @@ import functools
 import inspect
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pprint import pprint
 from typing import Any, TypeAlias
 
+import optuna
 import torch as th
 from rl_zoo3 import exp_manager
 from rl_zoo3.exp_manager import ExperimentManager
@@ -24,6 +25,8 @@ from sb3_ora.zoo.files import default_config
 from sb3_ora.zoo.registration import ALGORITHMS
 from sb3_ora.zoo.sampling import merge_policy_kwargs, sampling_around
 
+#: As it is named under ``callback`` in a YAML file
+CHECKPOINT = f"sb3_ora.checkpoint.{RunCheckpoint.__name__}"
 Hyperparams: TypeAlias = dict[str, Any]
 
 
@@ -71,15 +74,27 @@ def _load_trial(manager: ExperimentManager, hyperparams: Hyperparams) -> Hyperpa
 
 def objective(manager: ExperimentManager, original: Callable[[Any], float], trial: Any) -> float:
     """
-    Run a trial whose sampled values are laid over the hyperparameters of the YAML file.
+    Run a trial whose sampled values are laid over the hyperparameters of the YAML file. It has no checkpoints of the run,
+    and is pruned where it ends with NaN.
 
     :param manager: the experiment.
     :param original: rl_zoo3's method, bound.
     :param trial: Optuna's trial.
     :return: mean return of the last evaluation.
     """
-    with sampling_around(manager._hyperparams):
-        return original(trial)
+    specified = manager.specified_callbacks
+    manager.specified_callbacks = [given for given in specified or [] if CHECKPOINT not in (given, *_keys(given))]
+    try:
+        with sampling_around(manager._hyperparams):
+            return original(trial)
+    except FloatingPointError as error:  # NaN, as some sampled values give
+        raise optuna.TrialPruned(str(error)) from error
+    finally:
+        manager.specified_callbacks = specified
+
+
+def _keys(given: Any) -> Iterable[str]:
+    return given if isinstance(given, dict) else ()
 
 
 def create_log_folder(manager: ExperimentManager, original: Callable[[], None]) -> None:

@@ -97,7 +97,9 @@ def _suggest_ora_iqn(trial: "BaseTrial", base: Mapping[str, Any]) -> None:
     """Suggest the size of the ensemble and how its risk level adapts."""
     trial.suggest_categorical("n_heads", [5, 10, 20])
     adapter = base.get("risk_adapter") or "ftpl"
-    if adapter != "composite":  # whose risk level is constant
+    # Composite's risk level is constant, and a state key, or the last visit of a state, is for a level of each state
+    by_state = base.get("state_key") is not None or base.get("reference") == "visit"
+    if adapter != "composite" and not by_state:
         trial.suggest_categorical("risk_scope", ["state-action", "action", "global"])
     if adapter == "ftpl":
         trial.suggest_categorical("eta", ["auto", 0.1, 0.5, 2.0])

@@ -110,3 +110,25 @@ def test_command_line_with_normalised_observations(tmp_path, capsys):
         main(arguments)
     with pytest.raises(ValueError, match=r"algo must be one of .*'iqm'"):
         main(["--algo", "iqm", *arguments[2:]])
+
+
+class Remembering:
+    """Keeps each drone's first action as its state, laid out as by this package's models or by recurrent ones."""
+
+    def __init__(self, recurrent):
+        self.recurrent = recurrent
+
+    def predict(self, observation, state=None, episode_start=None, deterministic=True):
+        if state is None:
+            rows = np.random.default_rng(0).integers(0, 12, (len(observation), 3))
+        else:
+            rows = state[0][1] if self.recurrent else state[0]
+        assert len(rows) == len(observation)
+        return rows[:, 0], ((np.stack([rows + 20, rows]) if self.recurrent else rows),)
+
+
+def test_states_of_recurrent_policies_stay_with_their_drones():
+    plain, recurrent = (evaluate(Remembering(recurrent), 6, 20) for recurrent in (False, True))
+    assert len({*plain.lengths}) > 5
+    np.testing.assert_array_equal(recurrent.lengths, plain.lengths)
+    np.testing.assert_array_equal(recurrent.returns, plain.returns)

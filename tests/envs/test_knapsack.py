@@ -307,7 +307,7 @@ def test_instance_without_value():
         ({"version": 4}, "version must be 0 .unbounded., 1 .0-1., 2 .bounded. or 3 .online., got 4"),
         ({"version": -1}, "version must be an integer of at least 0, got -1"),
         ({"n_items": 0}, "n_items must be an integer of at least 1, got 0"),
-        ({"max_weight": 1.5}, "max_weight must be an integer in .1, 2147483647., got 1.5"),
+        ({"max_weight": 1.5}, "max_weight must be an integer in .1, 10000000., got 1.5"),
         ({"instance_seed": None}, "instance_seed must be an integer of at least 0, got None"),
         ({"obs_mode": "mask"}, "obs_mode must be one of 'dict', 'flat', got 'mask'"),
     ],
@@ -323,3 +323,11 @@ def test_wrong_actions(version, action):
     env.reset()
     with pytest.raises(ValueError, match=rf"action must be an integer in \[0, {env.action_space.n - 1}\], got {action}"):
         env.step(action)
+
+
+@pytest.mark.parametrize("mode", ["human", "rgb_array"])
+def test_nothing_to_see(mode):
+    """rl-zoo3's enjoy wants to see everything."""
+    with pytest.warns(UserWarning, match=f"KnapsackEnv cannot be drawn: render_mode='{mode}' has no effect"):
+        env = gym.make("or_gym/Knapsack-v1", render_mode=mode)
+    assert env.reset(seed=0)[1] == {} and env.render_mode is None

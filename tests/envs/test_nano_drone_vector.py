@@ -104,3 +104,9 @@ def test_training_logs_the_success_rate():
     model = tiny(IQN, env).learn(400)
     assert len(model.ep_success_buffer) >= 4
     assert {*model.ep_success_buffer} <= {True, False}
+
+
+@pytest.mark.parametrize("seed", [np.int64(3), [np.int64(3), np.int32(4)]])
+def test_seeds_of_numpy(seed):
+    env = NanoDroneVectorEnv(2)
+    np.testing.assert_array_equal(env.reset(seed=seed)[0], env.reset(seed=3)[0])

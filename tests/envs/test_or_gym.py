@@ -254,3 +254,9 @@ def test_without_or_gym(not_imported, monkeypatch):
     with pytest.raises(DependencyNotInstalled, match="pip install --no-deps or-gym"):
         OrGymEnv("TSP-v0")
     assert not any(name.split(".")[0] == "gym" for name in sys.modules)
+
+
+def test_nothing_to_see():
+    with pytest.warns(UserWarning, match="or_gym/BinPacking-v0 cannot be drawn: render_mode='human' has no effect"):
+        env = gym.make("or_gym/BinPacking-v0", render_mode="human")
+    assert env.render_mode is None

@@ -46,7 +46,7 @@ def write_cell(cell, level=100.0, n_timesteps=1000, outcomes=("",), risk=True, r
         "settings": cell.settings(),
         "hyperparams": {name: str(value) for name, value in cell.method.hyperparams.items()},
         "n_timesteps": n_timesteps,
-        "references": references or {},
+        "references": dict.fromkeys(cell.environment.tests, references or {}),
         "train_seconds": 10.0,
         "peak_memory_mb": 400.0,
         "versions": {"sb3_ora": "0"},

@@ -1,5 +1,7 @@
 import json
 import os
+import re
+import time
 
 import filelock
 import numpy as np
@@ -69,7 +71,7 @@ def test_record(cell):
     text = (cell.folder / "record.json").read_text()
     record = json.loads(text)
     assert record["seed"] == 1 and record["n_timesteps"] == 200 and record["hyperparams"]["n_heads"] == "3"
-    assert record["references"] == {"limit": 9}
+    assert record["references"] == {"short": {"limit": 7}, "other": {"limit": 9}}
     assert record["command"] == cell.shell_line and record["versions"]["sb3_ora"] == sb3_ora.__version__
     assert 0 < record["train_seconds"] <= record["wall_seconds"] < 600 and 50 < record["peak_memory_mb"] < 5000
     assert record["machine"]["cores"] == os.cpu_count() and os.uname().nodename not in json.dumps(record["machine"])
@@ -112,6 +114,8 @@ def test_an_interrupted_cell_goes_on_with_the_same_numbers(cell, tmp_path, monke
     with pytest.raises(OSError, match="killed"):
         run_cell(other)
     assert state_of(other) == "incomplete" and len(checkpoints_in(other.folder / "checkpoints")) == 1
+    monotonic = time.monotonic
+    monkeypatch.setattr("sb3_ora.study.watch.time.monotonic", lambda: monotonic() + 3600)  # in another process, an hour later
     capsys.readouterr()
     run_cell(other)
     assert "Resuming from" in capsys.readouterr().out
@@ -120,6 +124,21 @@ def test_an_interrupted_cell_goes_on_with_the_same_numbers(cell, tmp_path, monke
         assert (other.folder / name).read_bytes() == (cell.folder / name).read_bytes()
     seconds = [json.loads((one.folder / "record.json").read_text())["train_seconds"] for one in (cell, other)]
     assert 0 < seconds[1] < 20 * seconds[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("limit: limit", "limit: limits", "evaluation.references: 'limits' is no method of Packaged-v0 (short)"),
+        ("other: {steps: 9}", "other: {size: 9}", "unexpected keyword argument 'size'"),
+    ],
+)
+def test_a_test_that_cannot_be_made_is_found_before_training(tmp_path, old, new, message):
+    assert old in TEXT
+    (other,) = write_study(tmp_path, TEXT.replace(old, new, 1)).cells()
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        run_cell(other)
+    assert not (other.folder / "episodes.csv").exists() and not list(other.folder.glob("*.monitor.csv"))
 
 
 @pytest.mark.parametrize("reason", ["settings", "no settings", "damage"])

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -37,6 +38,33 @@ def test_each_episode_has_its_own_seed(n_envs):
     env = DummyVecEnv([lambda: Monitor(Drawn())] * n_envs)
     rows = greedy_episodes(tiny(IQN, Drawn()), env, 7, seed=50)
     assert rows == [drawn(50 + number) for number in range(7)]
+
+
+class Game(Drawn):
+    """Two lives; it ends with the second one."""
+
+    def __init__(self):
+        super().__init__()
+        self.ale = self
+
+    def reset(self, seed=None, options=None):
+        result = super().reset(seed=seed)
+        self.length += 3  # so that the game goes on for some steps after the first life
+        return result
+
+    def lives(self):
+        return 2 - (self.t >= self.length // 2) - (self.t >= self.length)
+
+    def get_action_meanings(self):
+        return ["NOOP"]
+
+
+@pytest.mark.parametrize("n_envs", [1, 2, 10])
+def test_each_game_too(n_envs):
+    """SB3's wrapper goes on with the game after a lost life, and after a reset in the middle of one."""
+    env = DummyVecEnv([lambda: EpisodicLifeEnv(Monitor(Game()))] * n_envs)
+    rows = greedy_episodes(tiny(IQN, Drawn()), env, 25, seed=50)
+    assert rows == [[pay, length + 3, outcome] for pay, length, outcome in (drawn(50 + number) for number in range(25))]
 
 
 def test_outcome_without_one():

@@ -4,6 +4,8 @@ import optuna
 import pytest
 from optuna.trial import FixedTrial
 
+from sb3_ora import ORAIQN
+from sb3_ora.iqn.finite import NotFiniteError
 from sb3_ora.risk.distortions import make_distortion
 from sb3_ora.zoo import ALGORITHMS
 from sb3_ora.zoo.files import default_config
@@ -205,3 +207,49 @@ def test_a_model_is_built_from_a_trial(experiment, study):
     model, _ = manager.setup_experiment()
     assert (model.n_heads, model.risk_scope, model.eta) == (5, "action", "auto")
     assert model.policy_kwargs["head_arch"] == [128]
+
+
+# Trials that go wrong
+
+
+def search(experiment, conf_file, monkeypatch):
+    """The trials of a search of two."""
+    studies, create = [], optuna.create_study
+    monkeypatch.setattr(optuna, "create_study", lambda **kwargs: studies.append(create(**kwargs)) or studies[-1])
+    manager = optimization(experiment, conf_file)
+    manager.setup_experiment()
+    manager.hyperparameters_optimization()
+    return studies[0].trials
+
+
+def test_a_trial_with_nan_is_pruned(experiment, conf_file, monkeypatch):
+    learn, calls = ORAIQN.learn, []
+
+    def learn_or_not(model, *args, **kwargs):
+        calls.append(model)
+        if len(calls) == 1:
+            raise NotFiniteError("the loss is nan")
+        return learn(model, *args, **kwargs)
+
+    monkeypatch.setattr(ORAIQN, "learn", learn_or_not)
+    trials = search(experiment, conf_file, monkeypatch)
+    assert [trial.state.name for trial in trials] == ["PRUNED", "COMPLETE"]
+
+
+def test_trials_have_no_checkpoints_of_the_run(experiment, conf_file, monkeypatch, tmp_path):
+    options = f"{{save_freq: 20, folder: {tmp_path / 'checkpoints'}}}"
+    with open(conf_file, "a") as file:
+        file.write(f"  callback:\n    - sb3_ora.checkpoint.RunCheckpoint: {options}\n")
+    trials = search(experiment, conf_file, monkeypatch)
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 2
+    assert not list(tmp_path.glob("checkpoints/*.zip"))
+
+
+@pytest.mark.parametrize("entry", [{"reference": "visit"}, {"state_key": "simhash"}])
+def test_levels_of_states_stay(entry):
+    """What the file says makes no sense with another scope, which the constructor would refuse."""
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    for _ in range(10):
+        with sampling_around(entry):
+            sampled = SAMPLERS["ora_iqn"](study.ask(), 0, 1, {})
+        assert "risk_scope" not in sampled and "n_heads" in sampled

@@ -67,13 +67,13 @@ class NanoDroneVectorEnv(gym.vector.VectorEnv):
         options = dict(options or {})
         mask = self._check_mask(options.pop("reset_mask", None))
         layout = check_options(options)
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, (int, np.integer)) else seed
+        seeds = [int(seed) + i for i in range(self.num_envs)] if isinstance(seed, (int, np.integer)) else seed
         if seeds is not None and len(seeds) != self.num_envs:
             raise ValueError(f"seed must be a number, or one for each of {self.num_envs} drones, got {len(seeds)} of them")
         infos: dict[str, Any] = {}
         for drone in np.flatnonzero(mask).tolist():
             if seeds is not None and seeds[drone] is not None:
-                self._generators[drone] = seeding.np_random(seeds[drone])[0]
+                self._generators[drone] = seeding.np_random(int(seeds[drone]))[0]
             self._reset_drone(drone, layout, infos)
         self._ended[mask] = False
         return self.core.observations(), infos
