@@ -124,7 +124,7 @@ def run(name: str, seed: int, n_timesteps: int) -> None:
     if n_timesteps:
         row += cartpole(name, architecture, seed, n_timesteps)
     cells = [f"{value:.4g}" for value in row] + [""] * (len(COLUMNS) - 2 - len(row))
-    append_rows(RESULTS / "heads.csv", COLUMNS, [[name, seed, *cells]])
+    append_rows(RESULTS / "heads.csv", COLUMNS, [[name, seed, *cells]], n_keys=2)
 
 
 def main() -> None:

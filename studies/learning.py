@@ -9,7 +9,6 @@ Results go to ``studies/results``: ``learning.csv`` has a row for each seed, ``c
 
 import argparse
 import csv
-import fcntl
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import filelock
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
@@ -34,19 +34,24 @@ COLUMNS = [
 ]
 
 
-def append_rows(path: Path, columns: list[str], rows: Iterable[list]) -> None:
+def append_rows(path: Path, columns: list[str], rows: Iterable[list], n_keys: int = 0) -> None:
     """
     :param path: CSV file, created with a header if it is not there; several processes may append to it
     :param columns: its header
     :param rows: what to append
+    :param n_keys: so many of the first columns say what a row is of; rows of the same are replaced. 0 replaces none
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        writer = csv.writer(file, lineterminator="\n")
-        if file.tell() == 0:
-            writer.writerow(columns)
-        writer.writerows(rows)
+    rows = list(rows)
+    keys = {tuple(map(str, row[:n_keys])) for row in rows} if n_keys else set()
+    with filelock.FileLock(f"{path}.lock"):
+        kept = (
+            [row for row in csv.reader(path.open(newline="")) if tuple(row[:n_keys]) not in keys]
+            if path.exists()
+            else [columns]
+        )
+        with path.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([*kept, *rows])
 
 
 def run_cell(algo: str, env_id: str, seed: int, episodes: int, log_folder: str, hyperparams: dict) -> None:
@@ -123,7 +128,7 @@ def run_cell(algo: str, env_id: str, seed: int, episodes: int, log_folder: str, 
         *thirds,
     ]
     label = Path(log_folder).name
-    append_rows(RESULTS / f"{label}.csv", COLUMNS, [row])
+    append_rows(RESULTS / f"{label}.csv", COLUMNS, [row], n_keys=3)
     print(dict(zip(COLUMNS, row, strict=True)), flush=True)
 
     evaluations = np.load(os.path.join(manager.save_path, "evaluations.npz"))
@@ -151,9 +156,8 @@ def main() -> None:
         return
 
     def run(seed: int) -> int:
-        given = sys.argv[1 : sys.argv.index("--seeds")]
-        command = [sys.executable, __file__, *given, "--seeds", str(seed), "--episodes", str(args.episodes), "--cell"]
-        command += ["--log-folder", args.log_folder, "--hyperparams", args.hyperparams]
+        command = [sys.executable, __file__, "--algo", args.algo, "--env", args.env, "--seeds", str(seed), "--cell"]
+        command += ["--episodes", str(args.episodes), "--log-folder", args.log_folder, "--hyperparams", args.hyperparams]
         return subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode
 
     with ThreadPoolExecutor(args.jobs) as pool:
