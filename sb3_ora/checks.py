@@ -205,6 +205,8 @@ def check_no_rendering(name: str, render_mode: Any) -> None:
 
     :param name: of the environment
     :param render_mode: None, or what is wanted
+    :raises ValueError: if that is no mode of Gymnasium's
     """
     if render_mode is not None:
+        check_choice("render_mode", render_mode, ("human", "rgb_array", "rgb_array_list", "ansi", "ansi_list"))
         warnings.warn(f"{name} cannot be drawn: render_mode={render_mode!r} has no effect", stacklevel=3)

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
@@ -150,7 +151,9 @@ def test_objects_in_place_of_names():
     key = BucketKey(spaces.Box(0, 100, (2,)), n_bins=3)
     model = tiny(ORAIQN, Scripted(), distortion=CVaR(), risk_level=0.5, epistemic_measure=LowerQuantile(), state_key=key)
     model.learn(40)
-    assert model.policy.risk.state_key is key
+    used = model.policy.risk.state_key
+    points = np.random.default_rng(0).uniform(0, 100, (50, 2))
+    assert isinstance(used, BucketKey) and used is not key and np.array_equal(used(points), key(points))
     assert (model.distortion, model.epistemic_measure) == (CVaR(), LowerQuantile())
 
 

@@ -55,13 +55,14 @@ def value(measure, q, alpha):
 
 def worst_part(q, alpha):
     """Mean of the worst fraction alpha, by hand: whole heads, and a part of the next one."""
-    ordered, left, total = sorted(q.tolist()), alpha * len(q), 0.0
-    for head in ordered:
+    whole = left = alpha * len(q)
+    total = 0.0
+    for head in sorted(q.tolist()):
         part = min(left, 1.0)
-        total, left = total + part * head, left - part
+        total, left = total + part / whole * head, left - part  # in this order, so that tiny levels do not underflow
         if left <= 0:
             break
-    return total / (alpha * len(q))
+    return total
 
 
 # Measures of the heads

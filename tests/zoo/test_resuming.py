@@ -27,13 +27,14 @@ CALLBACK = """
   callback:
     - sb3_ora.checkpoint.RunCheckpoint:
         save_freq: 100
+    - tests.zoo.stopping.Stop
 """
 OPTIONS = "--algo ora_iqn --env CartPole-v1 --conf-file conf.yml --seed 1 --eval-freq 200 --eval-episodes 2 --n-eval-envs 1"
 RUN = Path("logs/ora_iqn/CartPole-v1_1")
 
 
-def zoo(folder, *arguments, start=subprocess.run, **kwargs):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+def zoo(folder, *arguments, start=subprocess.run, stop_at="", **kwargs):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "STOP_AT": stop_at}
     command = [sys.executable, "-m", "sb3_ora.zoo", *arguments]
     return start(command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **kwargs)
 
@@ -47,25 +48,26 @@ def folders(tmp_path):
     return made
 
 
-def kill_at(folder, pattern, *options, signal_number=signal.SIGKILL):
+def kill_at(folder, pattern, *options):
     process = zoo(folder, "train", *OPTIONS.split(), *options, start=subprocess.Popen)
     while not list((folder / RUN / "checkpoints").glob(pattern)) and process.poll() is None:
         time.sleep(0.01)
-    process.send_signal(signal_number)
+    process.send_signal(signal.SIGKILL)
     process.communicate()
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
-def test_a_stopped_run_goes_on_in_its_folder(folders, tmp_path, signal_number):
+@pytest.mark.parametrize("how", ["killed", "Ctrl-C"])
+def test_a_stopped_run_goes_on_in_its_folder(folders, tmp_path, how):
     whole, killed = folders
     zoo(whole, "train", *OPTIONS.split(), check=True)
-    kill_at(killed, "run_3*_steps.zip", signal_number=signal_number)
     saved = killed / RUN / "CartPole-v1.zip"
-    assert saved.exists() == (signal_number == signal.SIGINT)  # then rl-zoo3 saves the model as it is
-    if saved.exists():
-        assert load_from_zip_file(saved)[0]["num_timesteps"] < 500
-    else:
+    if how == "killed":
+        kill_at(killed, "run_3*_steps.zip")
+        assert not saved.exists()
         saved.write_bytes(b"PK")  # as if it had been killed while it saved the final model
+    else:
+        zoo(killed, "train", *OPTIONS.split(), stop_at="350", check=True)
+        assert load_from_zip_file(saved)[0]["num_timesteps"] == 350  # rl-zoo3 saves the model as it is
     (killed / "conf.yml").unlink()  # the run has a copy of its settings
     done = zoo(tmp_path, "resume", str(Path("killed") / RUN))
     assert done.returncode == 0, done.stdout
