@@ -167,5 +167,4 @@ def test_code_in_the_documentation(page, tmp_path, monkeypatch):
 def test_relative_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)[^)]*\)", page.read_text()):
-            if not target.startswith("docs/images/"):  # drawn from the results of the runs
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
