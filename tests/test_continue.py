@@ -86,6 +86,16 @@ def test_another_adapter_acts_at_once():
     assert ORAIQN.load(file_of(loaded)).predict(observation, deterministic=True)[0] == 0
 
 
+def test_another_distortion_has_its_own_level():
+    """CVaR's 0.25 would be risk-seeking for Wang, whose default is averse."""
+    loaded = IQN.load(file_of(tiny(IQN, Chain(), distortion="cvar")), distortion="wang")
+    assert loaded.policy.risk.level == -0.75
+
+
+def test_a_schedule_begins_with_the_model():
+    assert tiny(IQN, Chain(), distortion="cvar", risk_level="0.1->0.9").policy.risk.level == pytest.approx(0.1)
+
+
 def test_a_schedule_begins_anew():
     """The first step of a second training is made at the first level, not at the last one of the training before."""
     levels = [[], []]

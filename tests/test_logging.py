@@ -46,6 +46,18 @@ def test_values(tmp_path):
     assert log["rollout/exploration_rate"] == pytest.approx(0.01)
 
 
+def test_numbers_of_a_training():
+    """The loss is the mean over the updates, the spread that of the heads in the last one."""
+    model = tiny(ORAIQN, Chain(), learning_starts=10).learn(20)
+    kept, update = [], model._update
+    model._update = lambda *args: kept.append(update(*args)) or kept[-1]
+    model.train(3, 8)
+    logged = model.logger.name_to_value
+    assert len(kept) == 3
+    assert logged["train/loss"] == pytest.approx(np.mean([one.loss.item() for one in kept]))
+    assert logged["train/q_spread"] == pytest.approx(np.std(kept[-1].values.numpy(), axis=0, ddof=1).mean(), rel=1e-5)
+
+
 def test_levels_of_a_bandit_add_up(tmp_path):
     model = tiny(ARTIQN, Chain(), risk_levels=(0.25, 0.5))
     log = log_of(model, tmp_path)

@@ -7,6 +7,7 @@ import pytest
 from gymnasium.spaces import Dict
 from gymnasium.wrappers import TransformObservation
 from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer
 from stable_baselines3.common.envs import BitFlippingEnv
 
 from sb3_ora import IQN
@@ -102,6 +103,15 @@ def test_n_step_returns_end_where_environments_are_reset(begin_anew, dict_observ
         rewards = buffer.rewards[row : row + length, 0]
         assert batch.rewards.unique().tolist() == pytest.approx([float(rewards @ 0.5 ** np.arange(length))])
         assert batch.discounts.unique().tolist() == [0.5**length] and not batch.dones.any()
+
+
+def test_an_interruption_is_no_end_where_a_time_out_is_one():
+    kwargs = {"replay_buffer_kwargs": {"handle_timeout_termination": False, "n_steps": 3, "gamma": 0.5}}
+    model = tiny(IQN, several(lambda: Scripted((50,)), 2), replay_buffer_class=NStepReplayBuffer, **kwargs).learn(2 * 16)
+    model.learn(2 * 12)
+    batch = model.replay_buffer._get_samples(np.full(20, 14))  # two steps before the reset
+    assert batch.rewards.unique().tolist() == [1.5] and batch.discounts.unique().tolist() == [0.25]
+    assert not batch.dones.any()
 
 
 def test_an_end_stays_an_end():

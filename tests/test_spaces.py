@@ -207,3 +207,8 @@ def test_buckets_of_normalised_matrices():
     env = VecNormalize(several(lambda: AnySpace(space), 2))
     key = tiny(ORAIQN, env, state_key="bucket").learn(150).policy.risk.state_key
     assert key.fitted and len(np.unique(key(np.random.default_rng(0).normal(size=(100, 2, 2))))) > 50
+
+
+def test_bounds_hold_where_only_rewards_are_normalised():
+    env = VecNormalize(several(lambda: AnySpace(spaces.Box(-1, 1, (3,))), 1), norm_obs=False)
+    assert tiny(ORAIQN, env).policy.risk.state_key.fitted

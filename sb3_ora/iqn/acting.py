@@ -116,8 +116,7 @@ class ActingAlgorithm(OffPolicyAlgorithm):
                 buffer.truncate_last_trajectory()
         elif isinstance(buffer, NStepReplayBuffer):
             last = buffer.pos - 1
-            going = buffer.dones[last] == 0
-            (buffer.timeouts if buffer.handle_timeout_termination else buffer.dones)[last, going] = 1
+            buffer.timeouts[last, buffer.dones[last] == 0] = 1  # an interruption is no end, whatever time-outs are
 
     def predict(
         self,

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch as th
@@ -210,3 +211,8 @@ def test_losses_on_the_grid_are_differences_of_risk():
         alpha = model.adapter.grid[g]
         gap = lower_tail_cvar(th.tensor(before[p]), alpha) - lower_tail_cvar(th.tensor(after[p]), alpha)
         assert losses[p, g] == pytest.approx(abs(gap.item()))
+
+
+def test_the_state_key_is_fitted_to_transitions_of_all_environments():
+    model = tiny(ORAIQN, several(lambda: gym.make("CartPole-v1"), 4), buffer_size=1000).learn(120)
+    assert model.policy.risk.state_key.fitted

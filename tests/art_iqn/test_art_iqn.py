@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_ora import ARTIQN, ORAIQN
 from sb3_ora.adapters import EWAFAdapter
+from sb3_ora.risk import PublishedARTController
 from tests.tiny import tiny
 from tests.toy_envs import Scripted
 
@@ -156,3 +157,13 @@ def test_an_ensemble_may_be_steered_by_the_spread_of_its_mean_return():
     levels, weights = play(watch, np.array([0.1, 1.0]), 0.05, 0, 1.0, 16)
     np.testing.assert_allclose(watch.weights, weights, rtol=1e-2, atol=1e-4)
     np.testing.assert_allclose(watch.levels, levels)
+
+
+def test_published_controllers_start_anew_where_environments_are_reset():
+    model = tiny(ARTIQN, Scripted((50,)), mode="published", bandit_lr=2.0, train_freq=1).learn(40)
+    (controller,) = model.adapter.controllers
+    untouched = PublishedARTController(0.1, 1.0, 2.0).state_dict()
+    assert controller.state_dict() != untouched
+    model._setup_learn(1)
+    model.adapter.on_training_start({}, {})
+    assert controller.state_dict() == untouched

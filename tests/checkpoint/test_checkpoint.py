@@ -23,7 +23,7 @@ from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, Ev
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.logger import configure
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize
 
 from sb3_ora import IQN, ORAIQN
 from sb3_ora.checkpoint import CheckpointError, RunCheckpoint, checkpoints_in, last_checkpoint, read_checkpoint, resume
@@ -378,6 +378,36 @@ def test_monitor_files_of_the_same_name(tmp_path):
         texts = [(tmp_path / part / name / "0.monitor.csv").read_text() for part in ("whole", "parts")]
         one, other = ([row.rsplit(",", 1)[0] for row in text.splitlines()[1:]] for text in texts)
         assert one == other and len(one) > 5
+
+
+class Rolls(Chain):
+    """Rewards from Python's own generator."""
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, random.random(), *rest
+
+
+def test_random_numbers_of_python(tmp_path):
+    whole = tiny(IQN, make_vec_env(Rolls, 1, seed=0)).learn(90, callback=RunCheckpoint(50, tmp_path))
+    resumed = resume(tmp_path, make_vec_env(Rolls, 1, seed=0))
+    assert np.array_equal(resumed.replay_buffer.rewards, whole.replay_buffer.rewards)
+
+
+def test_lost_episodes_under_vecnormalize(tmp_path):
+    """The first transition of the new episode begins with its own observation, as it was before normalisation."""
+
+    def make(seed):
+        return VecNormalize(make_vec_env("CartPole-v1", 1, seed=seed, wrapper_class=Locked))
+
+    with pytest.warns(UserWarning, match="Locked.lock cannot be copied"):
+        tiny(IQN, make(0)).learn(90, callback=RunCheckpoint(50, tmp_path))
+    env, seen = make(7), []
+    reset = env.reset
+    env.reset = lambda: (reset(), seen.append(env.get_original_obs().copy()))[0]
+    buffer = resume(tmp_path, env).replay_buffer
+    first = last_checkpoint(tmp_path).meta["num_timesteps"]
+    assert np.array_equal(buffer.observations[first], seen[-1])
 
 
 def test_nothing_in_it_belongs_to_a_device():

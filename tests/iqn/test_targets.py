@@ -251,3 +251,16 @@ def test_transitions_that_share_their_fractions():
     obs = th.randn(12, 4)
     expected = one_by_one(model.quantile_net, obs, taus.repeat(4, 1))
     np.testing.assert_allclose(model.quantile_net(obs, taus).detach(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_levels_of_all_environments_reach_targets_that_share_fractions():
+    """Eight transitions have two rows of fractions, but three environments three levels: transitions take them in turn."""
+    levels = [1.0, 0.5, 0.02]
+    model = tiny(IQN, several(lambda: AnySpace(spaces.Box(-1, 1, (4,))), 3), distortion="cvar")
+    model.adapter.acting_level = np.array(levels)
+    taus, distorted = model._target_taus(8, model._target_levels())
+    assert distorted
+    n = model.n_target_quantiles
+    of_transitions = taus.repeat(8 // len(taus), 1)[:, n:]
+    used = of_transitions[:, -1] / ((n - 0.5) / n)  # CVaR multiplies the last midpoint by the level
+    assert used.tolist() == pytest.approx([*levels, *levels, *levels[:2]], rel=1e-5)

@@ -11,6 +11,7 @@ from stable_baselines3.common.monitor import load_results
 
 import sb3_ora
 from sb3_ora.checkpoint import checkpoints_in
+from sb3_ora.study import cell as cell_module
 from sb3_ora.study import watch
 from sb3_ora.study.cell import run_cell
 from sb3_ora.study.resuming import begin_again
@@ -75,6 +76,25 @@ def test_record(cell):
     assert record["command"] == cell.shell_line and record["versions"]["sb3_ora"] == sb3_ora.__version__
     assert 0 < record["train_seconds"] <= record["wall_seconds"] < 600 and 50 < record["peak_memory_mb"] < 5000
     assert record["machine"]["cores"] == os.cpu_count() and os.uname().nodename not in json.dumps(record["machine"])
+
+
+def test_how_the_final_model_is_tested(tmp_path, monkeypatch):
+    """The statistics of training, the same episodes for every seed, and env_kwargs in evaluations too."""
+    calls, play = [], cell_module.greedy_episodes
+
+    def spy(model, env, n_episodes, seed):
+        calls.append((seed, n_episodes, env.training, env.obs_rms.mean.copy(), model.env.obs_rms.mean.copy()))
+        return play(model, env, n_episodes, seed)
+
+    monkeypatch.setattr(cell_module, "greedy_episodes", spy)
+    text = TEXT.replace("n_envs: 2", "n_envs: 2\n      normalize: true").replace("seeds: 1", "seeds: 2")
+    text = text.replace("    tests: {short: {steps: 7}, other: {steps: 9}}", "    env_kwargs: {steps: 5}")
+    for one in write_study(tmp_path, text).cells():
+        run_cell(one)
+        assert np.load(one.folder / "evaluations.npz")["ep_lengths"].max() <= 5
+    assert len({call[:3] for call in calls}) == 1 and len(calls) == 2 and calls[0][1:3] == (3, False)
+    for *_, tested, trained in calls:
+        assert np.array_equal(tested, trained) and tested.any()
 
 
 def test_a_complete_cell_is_not_run_again(cell):

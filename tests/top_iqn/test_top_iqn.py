@@ -165,3 +165,13 @@ def test_feedback_of_any_size_stays_finite():
     set_values(model, np.zeros((1, 3)))
     model.learn(60)
     assert np.isfinite(model.adapter.bandit.weights).all() and np.isfinite(model.adapter.bandit.probabilities).all()
+
+
+def test_an_episode_after_a_reset_is_credited():
+    """The one that it ended was of the warm-up."""
+    model = tiny(TOPIQN, Scripted((6,), (1.0, 5.0, 2.0, 7.0, 3.0, 0.5, 9.0)), learning_starts=8)
+    model.learn(8)
+    assert not model.adapter.bandit.weights.any() and not model.adapter.played.any()
+    model.learning_starts = 0
+    model.learn(6)
+    assert model.adapter.bandit.weights.any()
