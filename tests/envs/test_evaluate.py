@@ -7,7 +7,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_ora import IQN
 from sb3_ora.envs import NanoDroneEnv, NanoDroneVecEnv
-from sb3_ora.envs.evaluate import ENDS, evaluate, main, rows, wilson_interval
+from sb3_ora.envs.evaluate import ENDS, Result, evaluate, main, rows, wilson_interval
 from tests.tiny import tiny
 
 
@@ -132,3 +132,33 @@ def test_states_of_recurrent_policies_stay_with_their_drones():
     assert len({*plain.lengths}) > 5
     np.testing.assert_array_equal(recurrent.lengths, plain.lengths)
     np.testing.assert_array_equal(recurrent.returns, plain.returns)
+
+
+def test_options_of_the_command_line(tmp_path, monkeypatch, capsys):
+    """Each reaches the environment; outcomes are made up, so the table is known."""
+    tiny(IQN, NanoDroneVecEnv(2, obs_mode="partial")).save(tmp_path / "model.zip")
+    calls = []
+
+    def fly(model, density, n_layouts, seed, vec_normalize, **env_kwargs):
+        calls.append((density, n_layouts, seed, vec_normalize, env_kwargs))
+        outcomes = np.array(["reached"] * 5 + ["collision"] * 2 + ["timeout"] * 3)
+        return Result(density, outcomes, np.array([40.0] * 5 + [-30.0] * 2 + [-20.0] * 3), np.arange(50, 60))
+
+    monkeypatch.setattr("sb3_ora.envs.evaluate.evaluate", fly)
+    options = (
+        "--obs-mode partial --max-steps 33 --ranger-noise 0.5 --normalize --safe-start --seed 9 --layouts 10 --densities 4"
+    )
+    main(["--algo", "iqn", "--model", str(tmp_path / "model.zip"), "--csv", str(tmp_path / "table.csv"), *options.split()])
+    env_kwargs = {"obs_mode": "partial", "max_steps": 33, "ranger_noise": 0.5, "normalize": True, "safe_start": True}
+    assert calls == [(4, 10, 9, None, env_kwargs)]
+    with (tmp_path / "table.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    values = {key: float(value) for key, value in row.items()}
+    for end, k in (("reached", 5), ("collision", 2), ("timeout", 3)):
+        interval = binomtest(k, 10).proportion_ci(0.95, method="wilson")
+        expected = [10 * k, 100 * interval.low, 100 * interval.high]
+        assert [values[end], values[f"{end}_low"], values[f"{end}_high"]] == pytest.approx(expected)
+    assert values["mean_return"] == pytest.approx((5 * 40 - 2 * 30 - 3 * 20) / 10)
+    assert values["mean_success_steps"] == 52
+    printed = capsys.readouterr().out.splitlines()[-1].split()
+    assert printed[:2] == ["4", "50.0"] and printed[-2:] == ["8.00", "52.0"]

@@ -121,6 +121,33 @@ def test_outcomes(study):
     assert 0 <= row["won_low"] <= 30 <= row["won_high"] <= 100
 
 
+def test_each_test_has_its_own_episodes(study):
+    """Two tests with other returns and outcomes; five seeds of one method, two of the other, which makes no claim."""
+    knapsack = [cell for cell in study.cells(["or_gym/Knapsack-v1", "ora-cvar", "art"]) if cell.method.label != "composite"]
+    cells = [cell for cell in knapsack if cell.method.label == "ora-cvar" or cell.seed <= 2]
+    fill(study, cells, outcomes=("hit", "miss"))
+    for cell in cells:
+        final = pd.read_csv(cell.folder / "final.csv")
+        final.loc[final["test"] == "far", ["return", "outcome"]] = [7.0 + 50 * (cell.method.label == "art"), "lost"]
+        final.to_csv(cell.folder / "final.csv", index=False)
+    runs, _ = read_runs(study)
+    table = effect_table(runs, seed_table(runs, 2), "ora-cvar", {}).set_index("quantity")
+    assert not table["claim"].any() and (table["seeds"] == "5 / 2").all()
+    near = [
+        np.concatenate([run.final.query("test == 'near'")["return"] for run in runs if run.label == label])
+        for label in ("ora-cvar", "art")
+    ]
+    assert [len(part) for part in near] == [20, 8]
+    expected = stats.mannwhitneyu(*near, method="exact")
+    row = table.loc["test: near"]
+    assert row["r_episodes"] == pytest.approx(2 * expected.statistic / 160 - 1, abs=1e-9)
+    assert row["p_episodes"] == pytest.approx(expected.pvalue, rel=0.1) and row["p_episodes"] != row["p"]
+    assert table.loc["test: far", "r_episodes"] == -1
+    outcomes = outcome_table(runs, {"won": "hit", "lost": "lost"}, {}).set_index(["test", "method"])
+    assert outcomes.loc[("near", "art"), ["won", "lost"]].tolist() == [50, 0]
+    assert outcomes.loc[("far", "art"), ["won", "lost"]].tolist() == [0, 100]
+
+
 def test_cost(study):
     cells = [cell for cell in study.cells(["ora-cvar"]) if cell.environment.env_id == "CartPole-v1"]
     for cell, seconds, memory in zip(cells, (1, 2, 3, 4, 100), (5, 6, 7, 8, None), strict=True):
