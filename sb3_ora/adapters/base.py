@@ -87,8 +87,6 @@ class RiskAdapter(BaseCallback):
             self.model.policy.risk.level = schedule(self.model._current_progress_remaining)
 
     def _on_training_start(self) -> None:
-        # The progress is still that of the last training
-        self.model._update_current_progress_remaining(self.model.num_timesteps, self.model._total_timesteps)
         self.update_level()
 
     def _on_step(self) -> bool:

@@ -30,6 +30,7 @@ class ShowRiskLevel(gym.Wrapper):
         if not hasattr(env.unwrapped, "risk_level"):
             raise ValueError(f"env must have an attribute risk_level, as NanoDroneEnv has, got {env.unwrapped!r}")
         self.model, self.vec_normalize = model, vec_normalize
+        self.drawn: Any = env.unwrapped  # what has the attribute
 
     def level(self, observation: np.ndarray, previous_action: int) -> float:
         """
@@ -48,13 +49,13 @@ class ShowRiskLevel(gym.Wrapper):
         return float(risk.alphas(batch, np.array([previous_action]))[0])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.unwrapped.risk_level = None  # type: ignore[attr-defined]
+        self.drawn.risk_level = None
         observation, info = self.env.reset(seed=seed, options=options)
-        self.unwrapped.risk_level = self.level(observation, NO_ACTION)  # type: ignore[attr-defined]
+        self.drawn.risk_level = self.level(observation, NO_ACTION)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """The step is drawn in the colour of the level at which its action was chosen."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self.unwrapped.risk_level = self.level(observation, int(action) - int(self.model.action_space.start))  # type: ignore[attr-defined]
+        self.drawn.risk_level = self.level(observation, int(action) - int(self.model.action_space.start))
         return observation, reward, terminated, truncated, info

@@ -497,6 +497,8 @@ class IQN(ActingAlgorithm):
         before, statistics = self._last_obs, Statistics(self.get_vec_normalize_env())
         result = super()._setup_learn(*args, **kwargs)
         self._acting = None
+        # Until now that of the last training
+        self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
         if self._last_obs is not before:
             self.leave_episodes()
             check_first_observations(self, statistics)

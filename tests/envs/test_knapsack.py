@@ -307,7 +307,7 @@ def test_instance_without_value():
         ({"version": 4}, "version must be 0 .unbounded., 1 .0-1., 2 .bounded. or 3 .online., got 4"),
         ({"version": -1}, "version must be an integer of at least 0, got -1"),
         ({"n_items": 0}, "n_items must be an integer of at least 1, got 0"),
-        ({"max_weight": 1.5}, "max_weight must be an integer in .1, 10000000., got 1.5"),
+        ({"max_weight": 1.5}, "max_weight must be an integer in .1, 1000000., got 1.5"),
         ({"instance_seed": None}, "instance_seed must be an integer of at least 0, got None"),
         ({"obs_mode": "mask"}, "obs_mode must be one of 'dict', 'flat', got 'mask'"),
     ],

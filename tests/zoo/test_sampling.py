@@ -213,12 +213,14 @@ def test_a_model_is_built_from_a_trial(experiment, study):
 
 
 def search(experiment, conf_file, monkeypatch):
-    """The trials of a search of two."""
+    """The trials of a search of two, after which the callbacks are those of the file again."""
     studies, create = [], optuna.create_study
     monkeypatch.setattr(optuna, "create_study", lambda **kwargs: studies.append(create(**kwargs)) or studies[-1])
     manager = optimization(experiment, conf_file)
     manager.setup_experiment()
+    specified = manager.specified_callbacks
     manager.hyperparameters_optimization()
+    assert manager.specified_callbacks is specified
     return studies[0].trials
 
 
