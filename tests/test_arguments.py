@@ -1,11 +1,13 @@
 """Bad arguments give an error that names the argument and the value given."""
 
+import inspect
 import re
 
 import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from sb3_contrib import QRDQN
 
 from sb3_ora import ARTIQN, IQN, ORAIQN, TOPIQN
 from sb3_ora.adapters import CompositeAdapter, EWAFAdapter, FTPLAdapter, RecursiveAdapter, ScheduleAdapter
@@ -218,3 +220,26 @@ def test_checks():
 def test_what_the_algorithm_sets_is_not_for_policy_kwargs(name, value):
     with pytest.raises(ValueError, match=f"policy_kwargs must not hold {name}={value!r}"):
         ORAIQN("MlpPolicy", "CartPole-v1", policy_kwargs={name: value})
+
+
+# Defaults
+
+#: What is not in QR-DQN: the numbers of fractions and evaluation's epsilon of Dabney et al. (2018); heads, grid, rate and
+#: arms of DRL-ORA; steps of the bandits of Moskovitz et al. (2021) and of ART's published code
+IMPLICIT = {"n_quantiles": 8, "n_target_quantiles": 8, "n_risk_samples": 32, "evaluation_eps": 0.001, "double_q": False}
+ENSEMBLE = {"n_heads": 10, "epistemic_measure": "cvar", "alpha_min": 0.1, "alpha_max": 1.0, "eta": 0.5, "risk_adapter": "ftpl"}
+DEFAULTS = {
+    IQN: {**IMPLICIT, "distortion": "neutral", "risk_level": None},
+    ORAIQN: {**IMPLICIT, **ENSEMBLE, "distortion": "neutral", "risk_scope": "state-action", "next_action": "head"},
+    ARTIQN: {**IMPLICIT, "distortion": "cvar", "risk_levels": (0.1, 1.0), "bandit_lr": 0.5, "n_variance_quantiles": 16},
+    TOPIQN: {**IMPLICIT, "distortion": "cvar", "risk_levels": (0.1, 0.5, 1.0), "bandit_lr": 0.1, "feedback_window": None},
+}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_defaults(algorithm):
+    """Those of sb3-contrib's QR-DQN where it has the argument, else the papers'."""
+    arguments = (inspect.signature(made).parameters.values() for made in (algorithm, QRDQN))
+    ours, theirs = ({argument.name: argument.default for argument in found} for found in arguments)
+    assert theirs.items() <= ours.items()
+    assert DEFAULTS[algorithm].items() <= ours.items()

@@ -59,6 +59,20 @@ def test_an_unchanged_law_keeps_its_level():
     assert compare(model, [(law, law)] * 3)[-1][1] == pytest.approx(0.37)
 
 
+def test_logged_loss():
+    """Mean over the pairs of a batch, each at the level it had before, the second of a key at the one the first gave it."""
+    laws = np.random.default_rng(3).normal(size=(3, 2, 4))
+    model = tiny(ORAIQN, Chain(), risk_adapter="recursive")
+    assert np.isnan(model.adapter.loss)
+    model.adapter._compare(np.array([3, 7, 7]), laws[:, 0], laws[:, 1])
+    alone = tiny(ORAIQN, Chain(), risk_adapter="recursive")
+    compare(alone, laws[1:2])
+    levels = [1.0, 1.0, alone.policy.risk.table.lookup(np.array([7])).item()]
+    assert levels[2] != 1.0
+    losses = [loss(lower_tail_cvar, old, new, np.array([a]), a).item() for (old, new), a in zip(laws, levels, strict=True)]
+    assert model.adapter.loss == pytest.approx(np.mean(losses))
+
+
 def test_pairs_of_one_batch_come_one_after_the_other():
     """The same key three times in one batch, between other keys, as if in three batches."""
     laws = np.random.default_rng(0).normal(size=(6, 2, 4))

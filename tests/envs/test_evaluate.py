@@ -65,18 +65,6 @@ def test_drones_that_have_arrived_are_not_asked_again():
     assert policy.calls == [int((result.lengths > step).sum()) for step in range(result.lengths.max())]
 
 
-def test_layouts_do_not_depend_on_what_flies():
-    layouts = []
-    for action in (5, 2):
-        env = NanoDroneVecEnv(4, mode="eval")
-        env.seed(11)
-        env.reset()
-        layouts.append((env.core.obstacles[:], env.core.goals.copy()))
-        env.step(np.full(4, action))
-    np.testing.assert_array_equal(layouts[0][0], layouts[1][0])
-    np.testing.assert_array_equal(layouts[0][1], layouts[1][1])
-
-
 def test_command_line_with_normalised_observations(tmp_path, capsys):
     env = VecNormalize(NanoDroneVecEnv(2, obs_mode="partial"), norm_reward=False)
     model = tiny(IQN, env).learn(60)

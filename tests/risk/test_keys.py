@@ -200,6 +200,7 @@ def test_keys_fit_the_number_of_bits():
         assert keys.max() < 2**n_bits
     assert len(np.unique(keys)) > 2990
     assert len(np.unique(SimHashKey(WIDE_BOX, 1)(observations))) == 2
+    assert 2**31 < SimHashKey(WIDE_BOX)(observations).max() < 2**32  # 32 bits by default, as in Tang et al.
 
 
 def test_near_observations_share_a_key_and_far_ones_do_not():

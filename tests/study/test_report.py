@@ -10,7 +10,7 @@ from scipy import stats
 from sb3_ora.study import figures
 from sb3_ora.study.collect import read_runs, seed_table, training_curve
 from sb3_ora.study.definition import load_study
-from sb3_ora.study.report import read_options, write_report
+from sb3_ora.study.report import read_options, references, write_report
 from sb3_ora.study.styles import STYLES, style_of
 from sb3_ora.study.tables import cost_table, effect_table, markdown, outcome_table, summary_table
 from tests.study.made_up import write_cell, write_study
@@ -79,7 +79,16 @@ def test_summary(study):
     row = table.loc[("CartPole-v1", "test: test", "art")]
     assert row["iqm"] == pytest.approx(stats.trim_mean(values, 0.25), abs=1e-9)
     assert (row["mean"], row["worst"]) == pytest.approx((values.mean(), values.min()), abs=1e-9)
-    assert row["iqm_low"] <= row["iqm"] <= row["iqm_high"] and row["seeds"] == 5 and row["claim"]
+    assert row["seeds"] == 5 and row["claim"]
+    assert_bootstrap(row["iqm_low"], row["iqm_high"], values, lambda drawn: stats.trim_mean(drawn, 0.25))
+
+
+def assert_bootstrap(low, high, values, statistic):
+    """A 95 % interval, against all ways to draw the seeds with replacement: 3125 with five."""
+    drawn = [statistic(draw) for draw in itertools.product(values, repeat=len(values))]
+    for end, share in ((low, 0.025), (high, 0.975)):
+        least, most = np.quantile(drawn, [share - 0.012, share + 0.012])
+        assert least <= end <= most
 
 
 def test_effects(study):
@@ -118,7 +127,7 @@ def test_outcomes(study):
     runs, _ = read_runs(study)
     (row,) = outcome_table(runs, {"won": "hit", "missed": "miss"}, {"art": {"test": [88, 5]}}).to_dict("records")
     assert (row["won"], row["missed"], row["won_paper"], row["missed_paper"], row["seeds"]) == (30, 10, 88, 5, 5)
-    assert 0 <= row["won_low"] <= 30 <= row["won_high"] <= 100
+    assert_bootstrap(row["won_low"], row["won_high"], (100, 50, 0, 0, 0), np.mean)
 
 
 def test_each_test_has_its_own_episodes(study):
@@ -186,6 +195,48 @@ def test_everything_is_drawn(study):
     assert curve.groupby("method")["step"].count().tolist() == [200] * 3
     assert (curve["low"].dropna() <= curve["mean"].dropna()).all() and curve["seeds"].max() == 5
     assert pd.read_csv(page.parent / "test_test_CartPole-v1.csv")["line: DP optimum"].tolist() == [60] * 3
+    check_profile(study, pd.read_csv(page.parent / "profile_test_CartPole-v1.csv"))
+    check_risk(study, pd.read_csv(page.parent / "risk_CartPole-v1.csv"))
+
+
+def check_profile(study, profile):
+    """Fractions of seeds whose mean greedy return is above each threshold, counted one by one."""
+    for label, rows in profile.groupby("method"):
+        cells = [cell for cell in study.cells([label]) if cell.environment.env_id == "CartPole-v1"]
+        values = [pd.read_csv(cell.folder / "final.csv")["return"].mean() for cell in cells]
+        counted = [sum(value > threshold + 1e-3 for value in values) / 5 for threshold in rows["threshold"]]
+        at_least = [sum(value > threshold - 1e-3 for value in values) / 5 for threshold in rows["threshold"]]
+        fraction = rows["fraction"].to_numpy()
+        assert (counted <= fraction).all() and (fraction <= at_least).all() and fraction[0] > fraction[-1] == 0
+
+
+def check_risk(study, table):
+    """The same alpha and LTV in all seeds: made_up.write_cell has alpha fall from 1 to 1/2 and LTV from 1 to 1/e."""
+    assert set(table["method"]) == {"ora-cvar", "composite"} and set(table["quantity"]) == {"alpha", "ltv"}
+    known = table.dropna()
+    part = known["step"] / 1000
+    expected = np.where(known["quantity"] == "alpha", 1 - part / 2, np.exp(-part))
+    for column in ("mean", "low", "high"):
+        assert known[column].to_numpy() == pytest.approx(expected, abs=2e-3)
+    assert len(known) > 350 and (known["seeds"] == 5).all()
+
+
+def test_labels_and_lines_of_figures(study):
+    """Each method's p after Holm's correction beside its name; reference values are means over runs."""
+    r = {"r": 1.0, "r_episodes": 0.5, "r_paper": np.nan}
+    effects = pd.DataFrame({"method": ["art", "composite"], "p": [0.01, 0.02], "p_holm": [0.025, 0.034], **r})
+    figure, _ = figures.effect_figure(effects, {"art": "ART", "composite": "Composite"}, "title")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["ART, p = 0.025", "Composite, p = 0.034"]
+    cells = [cell for cell in study.cells(["art"]) if cell.environment.env_id == "CartPole-v1"]
+    for cell, optimum in zip(cells, (10.0, 20.0, 30.0, 40.0, 100.0), strict=True):
+        write_cell(cell, references={"optimum": optimum, "greedy": 1.0})
+    runs, _ = read_runs(study)
+    assert references(runs, "test") == {"optimum": 40, "greedy": 1}
+    summary = summary_table(seed_table(runs, 2)).query("quantity == 'test: test'")
+    values = pd.DataFrame({"method": ["art"], "value": [1.0]})
+    figure, _ = figures.test_figure(summary, values, references(runs, "test"), "title")
+    lines = {line.get_label(): line.get_xdata()[0] for line in figure.axes[0].lines}
+    assert (lines["optimum: 40"], lines["greedy: 1"]) == (40, 1)
 
 
 def test_gaps_give_notes(study):

@@ -2,6 +2,7 @@ import argparse
 
 import optuna
 import pytest
+import torch as th
 from optuna.trial import FixedTrial
 
 from sb3_ora import ORAIQN
@@ -9,7 +10,7 @@ from sb3_ora.iqn.finite import NotFiniteError
 from sb3_ora.risk.distortions import make_distortion
 from sb3_ora.zoo import ALGORITHMS
 from sb3_ora.zoo.files import default_config
-from sb3_ora.zoo.sampling import RISK_LEVELS, SAMPLERS, convert_params, merge_policy_kwargs, sampling_around
+from sb3_ora.zoo.sampling import SAMPLERS, convert_params, merge_policy_kwargs, sampling_around
 
 COMMON = {
     "one_minus_gamma": 0.01,
@@ -109,12 +110,57 @@ def test_soft_updates_have_no_sampled_interval():
     assert sample("iqn", COMMON, {"tau": 1.0})["target_update_interval"] == 100
 
 
-@pytest.mark.parametrize("distortion", RISK_LEVELS)
-def test_risk_level_of_a_distortion_is_sampled_in_its_range(distortion):
-    for level in RISK_LEVELS[distortion]:
-        base = {"distortion": distortion, "risk_level": level}
-        assert sample("iqn", COMMON | {"risk_level": level}, base)["risk_level"] == level
-        make_distortion(distortion).check_level(level)
+def ranges(algo, base):
+    """What a sampler may draw: limits of numbers, or all choices."""
+    trial = optuna.create_study().ask()
+    with sampling_around(base):
+        SAMPLERS[algo](trial, 0, 1, {})
+    return {
+        name: tuple(drawn.choices) if hasattr(drawn, "choices") else (drawn.low, drawn.high)
+        for name, drawn in trial.distributions.items()
+    }
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_ranges(algo):
+    """Around rl-zoo3's for QR-DQN, with the sizes that ensembles of the paper have."""
+    drawn = ranges(algo, {})
+    common = {
+        "one_minus_gamma": (0.0001, 0.05),
+        "batch_size_pow": (4, 9),
+        "learning_rate": (1e-5, 5e-3),
+        "train_freq": (1, 10),
+        "subsample_steps": (1, 4),
+        "exploration_fraction": (0.01, 0.5),
+        "exploration_final_eps": (0.0, 0.2),
+        "n_quantiles": (8, 16, 32, 64),
+        "net_arch": ("small", "medium", "big"),
+        "head_width": (32, 64, 128),
+        "target_update_interval": (1, 20_000),
+    }
+    bandit = {"bandit_lr": (1e-3, 1.0)}
+    scopes = ("state-action", "action", "global")
+    own = {
+        "iqn": {},
+        "ora_iqn": {"n_heads": (5, 10, 20), "risk_scope": scopes, "eta": ("auto", 0.1, 0.5, 2.0)},
+        "art_iqn": bandit,
+        "top_iqn": bandit,
+    }
+    assert drawn == common | own[algo]
+
+
+@pytest.mark.parametrize(
+    "distortion, averse, neutral", [("cvar", 0.05, 1.0), ("wang", -1.5, 0.0), ("cpw", 0.5, 1.0), ("power", -4.0, 0.0)]
+)
+def test_risk_level_of_a_distortion_is_sampled_in_its_range(distortion, averse, neutral):
+    """From levels at which a lottery is worth less than its mean to where it is worth just that."""
+    base = {"distortion": distortion, "risk_level": neutral}
+    assert ranges("iqn", base)["risk_level"] == (averse, neutral)
+    assert sample("iqn", COMMON | {"risk_level": averse}, base)["risk_level"] == averse
+    taus = th.linspace(0.0005, 0.9995, 1000)
+    made = make_distortion(distortion)
+    worth = [made(taus, th.tensor(level)).mean().item() for level in (averse, neutral)]  # of one that pays its own fraction
+    assert worth[0] < 0.49 and worth[1] == pytest.approx(0.5, abs=1e-3)
 
 
 @pytest.mark.parametrize("base", [{}, {"distortion": "neutral"}, {"distortion": "cvar", "risk_level": "0.1->0.9"}])
