@@ -70,8 +70,8 @@ ORA = [
     ("risk_adapter", "hedge"),
 ]
 EWAF = [("risk_levels", ()), ("risk_levels", (0.1, 1.5)), ("risk_levels", "0.1"), ("bandit_lr", 0.0), ("bandit_lr", "fast")]
-ART = [*EWAF, ("mode", "draw"), ("sign", "plus"), ("n_variance_quantiles", 1), ("n_variance_quantiles", 7)]
 TOP = [*EWAF, ("feedback_window", 1), ("weight_decay", 1.0)]
+ART = [*TOP, ("mode", "draw"), ("sign", "plus"), ("n_variance_quantiles", 1), ("n_variance_quantiles", 7)]
 
 
 def assert_refused(make, name, value):
@@ -143,8 +143,10 @@ def test_arguments_without_effect_on_an_adapter():
     for name, value in (("mode", "published"), ("sign", "paper"), ("n_variance_quantiles", 8)):
         with pytest.raises(ValueError, match=f"{name}={value!r} has no effect with signal='episode-return'"):
             EWAFAdapter("episode-return", **{name: value})
-    with pytest.raises(ValueError, match="feedback_window=5 has no effect with signal='tail-variance'"):
-        EWAFAdapter("tail-variance", feedback_window=5)
+    for argument in ({"feedback_window": 5}, {"weight_decay": 0.1}):
+        (name,) = argument
+        with pytest.raises(ValueError, match=f"{name}={argument[name]} has no effect with mode='published'"):
+            tiny(ARTIQN, Chain(), mode="published", **argument)
     with pytest.raises(ValueError, match="signal must be one of 'tail-variance', 'episode-return', got 'loss'"):
         EWAFAdapter("loss")
 

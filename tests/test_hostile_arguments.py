@@ -173,7 +173,7 @@ CASES = [
     (RecursiveAdapter, adapted(RecursiveAdapter), ()),
     (CompositeAdapter, adapted(CompositeAdapter), ()),
     (ScheduleAdapter, adapted(ScheduleAdapter), ()),
-    (EWAFAdapter, adapted(EWAFAdapter, signal="tail-variance"), {"feedback_window", "weight_decay"}),
+    (EWAFAdapter, adapted(EWAFAdapter, signal="tail-variance"), ()),
     (EWAFAdapter, adapted(EWAFAdapter, signal="episode-return"), {"mode", "sign", "n_variance_quantiles"}),
     *[(kind, kind, ()) for kind in (CVaR, CPW, Neutral, Power, Wang, PublishedARTController)],
     (EWAF, lambda **given: EWAF(**{"n_arms": 2, "learning_rate": 0.1, **given}), ()),

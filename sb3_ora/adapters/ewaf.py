@@ -34,8 +34,8 @@ class EWAFAdapter(RiskAdapter):
         flight script, which also learns from an episode's first step
     :param sign: with ``mode="sample"``: credit a "falling" variance, or the sign printed in the "paper"
     :param n_variance_quantiles: number N of the quantiles i/N whose lower half gives the variance
-    :param feedback_window: divide episode feedback by its standard deviation over so many episodes, after subtracting
-        its mean; None for raw feedback
+    :param feedback_window: divide the feedback by its standard deviation over the last so many (episodes, or steps of all
+        environments), after subtracting its mean; None for raw feedback
     :param weight_decay: share of the weights that is forgotten before each update
     :param verbose: verbosity level
     """
@@ -67,8 +67,8 @@ class EWAFAdapter(RiskAdapter):
         self.risk_levels, self.bandit_lr, self.mode, self.sign = risk_levels, bandit_lr, mode, sign
         self.n_variance_quantiles = n_variance_quantiles
         self.feedback_window, self.weight_decay = feedback_window, weight_decay
-        for name in ("feedback_window",) if signal == "tail-variance" else ("mode", "sign", "n_variance_quantiles"):
-            if getattr(self, name) is not None:
+        for name in ("mode", "sign", "n_variance_quantiles"):
+            if signal == "episode-return" and getattr(self, name) is not None:
                 raise ValueError(f"{name}={getattr(self, name)!r} has no effect with signal={signal!r}")
 
     @property
@@ -98,6 +98,9 @@ class EWAFAdapter(RiskAdapter):
                 f"mode={options['mode']!r} takes the tail variance and two risk_levels, "
                 f"got signal={self.signal!r} and risk_levels={options['risk_levels']!r}"
             )
+        for name in ("feedback_window", "weight_decay"):
+            if self.published and options[name]:
+                raise ValueError(f"{name}={options[name]!r} has no effect with mode={options['mode']!r}")
         low, high = float(self.arms.min()), float(self.arms.max())
         self.controllers: list[PublishedARTController] = []
         if script is not None:
@@ -106,6 +109,7 @@ class EWAFAdapter(RiskAdapter):
         self.feedback: list[float] = []
         self.last_return: float | None = None
         self.drawn = np.zeros(n_envs, dtype=np.int64)  # each environment's arm
+        self.probability = np.ones(n_envs)  # with which it was drawn; the weights may have moved since, by other environments
         self.last_variance = np.full(n_envs, np.nan)
         self.episode_return = np.zeros(n_envs)
         self.played = np.ones(n_envs, dtype=bool)  # whether the episode has been without warm-up so far
@@ -134,6 +138,7 @@ class EWAFAdapter(RiskAdapter):
         """Choose the level at which these environments act next."""
         if not self.published:
             self.drawn[envs] = self.bandit.sample(len(envs))
+            self.probability[envs] = self.bandit.probabilities[self.drawn[envs]]
         self._set_acting_levels()
 
     def _set_acting_levels(self) -> None:
@@ -179,8 +184,8 @@ class EWAFAdapter(RiskAdapter):
         else:
             variances = tail_variance(tails, 2 / n)  # (E,)
             for env in np.flatnonzero(~np.isnan(self.last_variance)).tolist():
-                change = variances[env] - self.last_variance[env]
-                self.bandit.update(int(self.drawn[env]), self.direction * float(change))
+                change = float(variances[env] - self.last_variance[env])
+                self._credit(env, self.direction * change)
             self.last_variance = np.where(dones, np.nan, variances)
         self._draw(np.arange(n_envs))
 
@@ -188,16 +193,19 @@ class EWAFAdapter(RiskAdapter):
         self.episode_return += rewards
         if self.model.num_timesteps - self.model.n_envs < self.model.learning_starts:  # before this step
             self.played[:] = False
-        for env in np.flatnonzero(dones):
+        for env in np.flatnonzero(dones).tolist():
             episode = self.locals["infos"][env].get("episode")  # the return before any normalisation, where it is known
             if episode is None and self.monitored:  # a life was lost, the game goes on
                 continue
             finished = float(self.episode_return[env] if episode is None else episode["r"])
             if self.last_return is not None and self.played[env]:
-                self.bandit.update(int(self.drawn[env]), self._normalised(finished - self.last_return))
+                self._credit(env, finished - self.last_return)
             self.last_return = finished
             self.episode_return[env], self.played[env] = 0.0, True
             self._draw(np.array([env]))
+
+    def _credit(self, env: int, feedback: float) -> None:
+        self.bandit.update(int(self.drawn[env]), self._normalised(feedback), float(self.probability[env]))
 
     def _normalised(self, feedback: float) -> float:
         window = self.options["feedback_window"]
@@ -218,6 +226,7 @@ class EWAFAdapter(RiskAdapter):
         return {
             "bandit": {**bandit, "weights": bandit["weights"].tolist()},  # a device without float64 must be able to read it
             "drawn": self.drawn.tolist(),
+            "probability": self.probability.tolist(),
             "feedback": self.feedback,
             "last_return": self.last_return,
             "controllers": [controller.state_dict() for controller in self.controllers],
@@ -230,6 +239,6 @@ class EWAFAdapter(RiskAdapter):
         for controller, saved in zip(self.controllers, state["controllers"], strict=False):
             controller.load_state_dict(saved)
         kept = min(len(state["drawn"]), self.model.n_envs)
-        self.drawn[:kept] = state["drawn"][:kept]
+        self.drawn[:kept], self.probability[:kept] = state["drawn"][:kept], state["probability"][:kept]
         self._draw(np.arange(kept, self.model.n_envs))
         self._set_acting_levels()

@@ -31,6 +31,9 @@ class ARTIQN(IQN):
     :param sign: with ``mode="sample"``: credit a "falling" spread, as the published code does,
         or the sign printed in the DRL-ORA "paper"
     :param n_variance_quantiles: even number N of the quantiles i/N whose lower half gives the spread
+    :param feedback_window: standardise the feedback over so many steps of all environments; None for raw feedback, which is in
+        squared units of return: without a scale one arm soon has all the probability
+    :param weight_decay: share of the weights that is forgotten before each update
     :raises ValueError: if an argument is out of range or contradicts another
     """
 
@@ -73,6 +76,8 @@ class ARTIQN(IQN):
         mode: str = "sample",
         sign: str = "falling",
         n_variance_quantiles: int = 16,
+        feedback_window: int | None = None,
+        weight_decay: float = 0.0,
         use_action_mask: bool = False,
         cuda_graphs: bool = True,
         _init_setup_model: bool = True,
@@ -119,6 +124,8 @@ class ARTIQN(IQN):
         self.mode = mode
         self.sign = sign
         self.n_variance_quantiles = n_variance_quantiles
+        self.feedback_window = feedback_window
+        self.weight_decay = weight_decay
 
         if _init_setup_model:
             self._setup_model()
@@ -126,7 +133,7 @@ class ARTIQN(IQN):
     def _check_arguments(self) -> None:
         super()._check_arguments()
         # An adapter's None stands for the model's argument
-        for name in ("risk_levels", "bandit_lr", "mode", "sign", "n_variance_quantiles"):
+        for name in ("risk_levels", "bandit_lr", "mode", "sign", "n_variance_quantiles", "weight_decay"):
             if getattr(self, name) is None:
                 raise ValueError(f"{name} must not be None in {type(self).__name__}")
 

@@ -69,18 +69,21 @@ class EWAF:
         arms = self._generator.choice(self.n_arms, size=size, p=self.probabilities)
         return int(arms) if size is None else arms
 
-    def update(self, arm: int, feedback: float) -> None:
+    def update(self, arm: int, feedback: float, probability: float | None = None) -> None:
         """
         Credit feedback to the arm that was played.
 
         :param arm: The arm, in [0, n_arms).
         :param feedback: Its feedback, larger is better.
-        :raises ValueError: If there is no such arm or the feedback is not finite.
+        :param probability: With which the arm was drawn, in (0, 1]; None for its probability now.
+        :raises ValueError: If there is no such arm, the feedback is not finite, or the probability is out of range.
         """
         if not 0 <= arm < self.n_arms:
             raise ValueError(f"arm must lie in [0, {self.n_arms}), got {arm}")
         feedback = check_number("feedback", feedback)
-        probability = float(self.probabilities[arm])
+        if probability is None:
+            probability = float(self.probabilities[arm])
+        check_number("probability", probability, 0, 1)
         self.weights *= 1.0 - self.decay
         raised = self.weights[arm] + self.learning_rate * feedback / max(probability, self.floor)
         self.weights[arm] = min(max(raised, -_LARGEST_WEIGHT), _LARGEST_WEIGHT)

@@ -47,22 +47,29 @@ def spread(net, obs, action, n, scale):
     return scale * sum((quantile - quantiles[-1]) ** 2 for quantile in quantiles)
 
 
-def play(watch, arms, learning_rate, seed, sign, n):
+def play(watch, arms, learning_rate, seed, sign, n, window=None, decay=0.0):
     """Levels and weights: g = RTV_{t-1} - RTV_t, w += lr g / p, for the arm drawn by each environment."""
     n_envs = len(watch.steps[0][1])
     generator, weights, last = np.random.default_rng(seed), np.zeros(len(arms)), [None] * n_envs
     probabilities = lambda: np.exp(weights) / np.exp(weights).sum()  # noqa: E731
     drawn = generator.choice(len(arms), size=n_envs, p=probabilities())
-    levels, history = [], []
+    chances = probabilities()[drawn]
+    levels, history, gains = [], [], []
     for net, obs, actions, dones in watch.steps:
         levels.append(arms[drawn])
         now = [spread(net, obs[env], actions[env], n, 2 / n) for env in range(n_envs)]
         for env in range(n_envs):
             if last[env] is not None:
-                gain = sign * (last[env] - now[env])
-                weights[drawn[env]] += learning_rate * gain / max(probabilities()[drawn[env]], 0.01)
+                gains.append(sign * (last[env] - now[env]))
+                recent = gains if window is None else gains[-window:]
+                gain = recent[-1]
+                if window is not None:
+                    gain = 0.0 if len(recent) == 1 else (gain - np.mean(recent)) / np.std(recent)
+                weights *= 1 - decay
+                weights[drawn[env]] += learning_rate * gain / max(chances[env], 0.01)
         last = [None if done else value for done, value in zip(dones, now, strict=True)]
         drawn = generator.choice(len(arms), size=n_envs, p=probabilities())
+        chances = probabilities()[drawn]
         history.append(weights.copy())
     return levels, history
 
@@ -75,15 +82,19 @@ def wild(model):
     return model
 
 
-@pytest.mark.parametrize(("sign", "direction"), [("falling", 1.0), ("paper", -1.0)])
+@pytest.mark.parametrize(
+    ("sign", "direction", "window", "decay"),
+    [("falling", 1.0, None, 0.0), ("paper", -1.0, None, 0.0), ("falling", 1.0, 6, 0.2)],
+)
 @pytest.mark.parametrize("lengths", [(7,), (3, 4, 2)])
-def test_levels_and_weights_are_those_of_the_bandit(lengths, sign, direction):
+def test_levels_and_weights_are_those_of_the_bandit(lengths, sign, direction, window, decay):
     env = DummyVecEnv([lambda length=length: Scripted((length,)) for length in lengths])
     arms = np.array([0.1, 0.4, 1.0])
     kwargs = {"risk_levels": tuple(arms), "bandit_lr": 0.05, "sign": sign, "n_variance_quantiles": 8, "seed": 4}
+    kwargs |= {"feedback_window": window, "weight_decay": decay}
     model, watch = wild(tiny(ARTIQN, env, learning_starts=24, **kwargs)), Watch()
     model.learn(24 + 20 * len(lengths), callback=watch)
-    levels, weights = play(watch, arms, 0.05, 4, direction, 8)
+    levels, weights = play(watch, arms, 0.05, 4, direction, 8, window, decay)
     assert np.abs(weights[-1]).max() > 1e-3
     np.testing.assert_allclose(watch.weights, weights, rtol=1e-2, atol=1e-4)
     np.testing.assert_allclose(watch.levels, levels)

@@ -51,6 +51,7 @@ def play(lengths, steps, learning_rate, seed, window=None, decay=0.0, learning_s
     generator, weights, last, rises = np.random.default_rng(seed), np.zeros(3), None, []
     probabilities = lambda: np.exp(weights) / np.exp(weights).sum()  # noqa: E731
     arms = generator.choice(3, size=len(lengths), p=probabilities())
+    chances = probabilities()[arms]
     totals, lefts, levels, history = np.zeros(len(lengths)), np.array(lengths), [], []
     begun = np.zeros(len(lengths))
     for t in range(steps):
@@ -61,11 +62,11 @@ def play(lengths, steps, learning_rate, seed, window=None, decay=0.0, learning_s
             if last is not None and begun[env] * len(lengths) >= learning_starts:
                 rises.append(totals[env] - last)
                 gain = rises[-1] if window is None else standardised(rises, window)
-                p = max(probabilities()[arms[env]], 0.01)
                 weights *= 1 - decay
-                weights[arms[env]] += learning_rate * gain / p
+                weights[arms[env]] += learning_rate * gain / max(chances[env], 0.01)
             last, totals[env], lefts[env], begun[env] = totals[env], 0.0, lengths[env], t + 1
             arms[env] = generator.choice(3, p=probabilities())
+            chances[env] = probabilities()[arms[env]]
         history.append(weights.copy())
     return levels, history
 
