@@ -233,7 +233,101 @@ def test_normalised_environments_are_found_again():
     loaded.learn(60)
 
 
-def test_a_bandit_with_other_arms_is_refused():
+def test_a_bandit_with_other_arms_starts_anew():
     model = tiny(ARTIQN, Chain()).learn(40)
-    with pytest.raises(ValueError, match=r"weights must have shape \(3,\), got \(2,\)"):
-        ARTIQN.load(file_of(model), risk_levels=(0.1, 0.5, 1.0))
+    assert model.adapter.bandit.weights.any()
+    with pytest.warns(UserWarning, match=r"is not loaded, as it is of risk_levels=\[0.1, 1.0\] instead of \[0.1, 0.5\]"):
+        loaded = ARTIQN.load(file_of(model), env=Chain(), risk_levels=(0.1, 0.5))
+    assert loaded.adapter.arms.tolist() == [0.1, 0.5] and not loaded.adapter.bandit.weights.any()
+    loaded.learn(40, reset_num_timesteps=False)
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ({"risk_scope": "action"}, "scope='state-action' instead of 'action', state_key='DiscreteKey' instead of None"),
+        ({"alpha_min": 0.05, "alpha_max": 0.95}, "grid=.* instead of"),
+        ({"alpha_step": 0.1}, "grid=.* instead of"),
+    ],
+)
+def test_levels_of_another_meaning_are_not_loaded(given, told):
+    """Keys that stood for states would stand for actions, or sums of losses for other levels."""
+    model = tiny(ORAIQN, Chain(), eta=50.0, learning_rate=0.05).learn(200)
+    assert len(model.policy.risk.table) > 0 and (model.policy.risk.table.alpha[: len(model.policy.risk.table)] < 1).any()
+    with pytest.warns(UserWarning, match=f"the learned risk levels are not loaded, as they are of {told}"):
+        loaded = ORAIQN.load(file_of(model), env=Chain(), **given)
+    assert len(loaded.policy.risk.table) == 0
+    same = zip(model.policy.quantile_net.parameters(), loaded.policy.quantile_net.parameters(), strict=True)
+    assert all(th.equal(*pair) for pair in same)
+    loaded.learn(100, reset_num_timesteps=False)
+    levels = loaded.policy.risk.table.lookup(loaded.policy.risk.table.keys())
+    assert np.isclose(levels[:, None], loaded.adapter.grid).any(axis=1).all()
+
+
+def test_no_steps_and_no_updates():
+    for algorithm in ALGORITHMS:
+        model = tiny(algorithm, Chain()).learn(0)
+        assert model.num_timesteps == 0
+        model.learn(40)
+        before = model._n_updates
+        model.train(0, 8)
+        assert model._n_updates == before
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_deep_copy_is_a_model_of_its_own(algorithm):
+    model = tiny(algorithm, Chain()).learn(60)
+    copied = deepcopy(model)
+    assert copied.adapter.model is copied and model.adapter.model is model
+    copied.set_parameters(deepcopy(model.get_parameters()))  # an optimizer keeps the tensors it is given
+    copied.dump_logs()
+    assert same_parameters(copied.get_parameters(), model.get_parameters())
+    before = deepcopy(model.get_parameters())
+    copied.learn(60, reset_num_timesteps=False)
+    assert same_parameters(model.get_parameters(), before)
+    assert not same_parameters(copied.get_parameters(), before)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_seeds_set_afterwards(algorithm):
+    """Also the adapter's own random numbers follow set_random_seed."""
+
+    def trained(seed):
+        th.manual_seed(0)
+        model = tiny(algorithm, Chain(), seed=None, eta=5.0) if algorithm is ORAIQN else tiny(algorithm, Chain(), seed=None)
+        model.set_random_seed(seed)
+        return model.learn(120).get_parameters()
+
+    first, again, other = trained(3), trained(3), trained(4)
+    assert same_parameters(first, again) and not same_parameters(first, other)
+
+
+def test_an_adapter_serves_one_model():
+    adapter = FTPLAdapter()
+    models = [tiny(ORAIQN, Chain()) for _ in range(2)]
+    for model in models:
+        model.learn(40, callback=adapter)
+    with pytest.raises(ValueError, match="callback holds a FTPLAdapter that has served another model since"):
+        models[0].learn(40, callback=adapter)
+
+
+def test_an_environment_that_is_normalised_otherwise():
+    model = tiny(ORAIQN, several(lambda: Scripted((4,)), 1))
+    with pytest.warns(UserWarning, match="groups states without normalisation of observations, and env comes with it"):
+        model.set_env(VecNormalize(several(lambda: Scripted((4,)), 1)))
+    normalised = tiny(ORAIQN, VecNormalize(several(lambda: Scripted((4,)), 1))).learn(60)
+    with pytest.warns(UserWarning, match="groups states with normalisation of observations, and env comes without it"):
+        loaded = ORAIQN.load(file_of(normalised))
+        loaded.set_env(several(lambda: Scripted((4,)), 1))
+    plain = ORAIQN.load(file_of(normalised), env=several(lambda: Scripted((4,)), 1))
+    assert same_parameters(plain.get_parameters(), normalised.get_parameters())
+
+
+def test_the_last_transition_before_a_reset_leads_nowhere():
+    """With optimize_memory_usage the next observation is that of the next transition, here of another episode."""
+    replay = {"optimize_memory_usage": True, "replay_buffer_kwargs": {"handle_timeout_termination": False}}
+    model = tiny(IQN, Scripted((50,)), learning_starts=1000, **replay)
+    model.learn(12)
+    model.set_env(Scripted((50,)))
+    model.learn(5, reset_num_timesteps=False)
+    assert np.flatnonzero(model.replay_buffer.dones[:15, 0]).tolist() == [11]

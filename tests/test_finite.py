@@ -169,6 +169,25 @@ def stopped_update(model, message):
     assert model._n_updates == updates
 
 
+class NormOfLinear(BaseFeaturesExtractor):
+    """Features whose gradient is NaN where the observation is 0; its layer has no bias that would tell."""
+
+    def __init__(self, observation_space):
+        super().__init__(observation_space, 1)
+        self.linear = th.nn.Linear(3, 4, bias=False)
+
+    def forward(self, observations):
+        return (self.linear(observations) ** 2).sum(dim=1, keepdim=True).sqrt()
+
+
+def test_gradient_of_a_layer_without_bias():
+    model = tiny(IQN, Spoiled(), policy_kwargs={"features_extractor_class": NormOfLinear}).learn(40)
+    model.replay_buffer.observations[:] = 0.0
+    with pytest.raises(NotFiniteError, match="its gradient is not finite"):
+        model.train(1, 8)
+    assert all(th.isfinite(parameter).all() for parameter in model.policy.parameters())
+
+
 def test_devices_that_would_have_to_be_waited_for(monkeypatch):
     """The fused optimizer, here that of the CPU, is told to leave the weights alone."""
     model = tiny(IQN, Spoiled()).learn(40)

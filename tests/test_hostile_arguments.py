@@ -19,6 +19,7 @@ from sb3_ora.adapters import CompositeAdapter, EWAFAdapter, FTPLAdapter, Recursi
 from sb3_ora.checkpoint import RunCheckpoint
 from sb3_ora.envs import KnapsackEnv, NanoDroneEnv, NanoDroneVecEnv, NanoDroneVectorEnv, ShowRiskLevel
 from sb3_ora.iqn import CnnPolicy, IQNPolicy, MultiInputPolicy
+from stable_baselines3.common.buffers import NStepReplayBuffer
 from sb3_ora.iqn.buffers import DictNStepReplayBuffer
 from sb3_ora.risk import (
     CPW,
@@ -252,6 +253,11 @@ def test_contradictions(kwargs, message):
 def test_the_ensemble_chooses_after_one_step_only():
     with pytest.raises(ValueError, match="next_action='ensemble' needs n_steps=1, got 3"):
         tiny(ORAIQN, Chain(), next_action="ensemble", n_steps=3)
+    buffer = {"replay_buffer_class": NStepReplayBuffer, "replay_buffer_kwargs": {"n_steps": 3, "gamma": 0.9}}
+    with pytest.raises(
+        ValueError, match=r"next_action='ensemble' needs n_steps=1, got replay_buffer_class=.*NStepReplayBuffer"
+    ):
+        tiny(ORAIQN, Chain(), next_action="ensemble", **buffer)
 
 
 def test_contradictions_with_the_observations():

@@ -42,7 +42,16 @@ def make(name):
 #: Not arguments, and as in SB3 not kept or newly made: run-time objects, and what a run counts
 NOT_KEPT = {"env", "policy", "adapter", "replay_buffer", "_vec_normalize_env", "_logger", "action_space", "observation_space"}
 NOT_KEPT |= {"quantile_net", "quantile_net_target", "batch_norm_stats", "batch_norm_stats_target", "_previous_actions"}
-NOT_KEPT |= {"_acting", "_acting_alphas", "_last_obs", "_custom_logger", "risk_adapter", "device", "_last_episode_starts"}
+NOT_KEPT |= {
+    "_telling",
+    "_acting",
+    "_acting_alphas",
+    "_last_obs",
+    "_custom_logger",
+    "risk_adapter",
+    "device",
+    "_last_episode_starts",
+}
 
 
 def through_file(model, **kwargs):

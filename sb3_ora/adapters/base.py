@@ -66,6 +66,13 @@ class RiskAdapter(BaseCallback):
     def _bind(self) -> None:
         """Set up what the adapter learns; the policy exists."""
 
+    def seed(self, seed: int) -> None:
+        """
+        Seed the adapter's own random numbers, as ``set_random_seed`` of the model does.
+
+        :param seed: the seed
+        """
+
     def claim(self) -> None:
         """Let the policy act as this adapter has it, where another one may have had it before."""
 

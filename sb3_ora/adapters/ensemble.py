@@ -74,6 +74,7 @@ class EnsembleAdapter(RiskAdapter):
         if risk.table is None:
             raise ValueError(f"{type(self).__name__} needs a model with epistemic_measure, such as ORAIQN")
         self.grid = alpha_grid(*(self.options[name] for name in ("alpha_min", "alpha_max", "alpha_step")))
+        risk.grid = self.grid.tolist()
         self.measure: EpistemicMeasure = make_measure(self.options["epistemic_measure"])
         self.claim()
         reference = self.options["reference"]
@@ -158,19 +159,19 @@ class EnsembleAdapter(RiskAdapter):
         visits = Visits(*(stack_batches(part) for part in zip(*self.pending, strict=True)))  # type: ignore[arg-type]
         self.pending.clear()
         self.n_pending = 0
-        laws = []
+        risk, laws, keys = self.model.policy.risk, [], []
         for start in range(0, len(visits.actions), CHUNK):
             part = slice(start, start + CHUNK)
             observations, actions = slice_batch(visits.observations, part), visits.actions[part]
             values = self.model.act_ahead(observations)  # (K, P, A)
             assert values is not None
             laws.append(values[:, np.arange(len(actions)), actions].cpu().numpy().T)
-        table = self.model.policy.risk.table
-        assert table is not None
-        keys, after = self.model.policy.risk.keys(*visits[:2]), np.concatenate(laws).astype(np.float64)
-        for start in range(0, len(keys), table.max_keys):  # so many can be in the table at once
-            part = slice(start, start + table.max_keys)
-            self._compare(keys[part], visits.laws[part], after[part])
+            keys.append(risk.keys(observations, actions))
+        assert risk.table is not None
+        all_keys, after = np.concatenate(keys), np.concatenate(laws).astype(np.float64)
+        for start in range(0, len(all_keys), risk.table.max_keys):  # so many can be in the table at once
+            part = slice(start, start + risk.table.max_keys)
+            self._compare(all_keys[part], visits.laws[part], after[part])
 
     def _compare_with_last_visit(self, visits: Visits) -> None:
         table = self.model.policy.risk.table

@@ -1,3 +1,4 @@
+import warnings
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,10 @@ class EWAFAdapter(RiskAdapter):
         self._draw(np.arange(n_envs))
         risk.level = self.level
 
+    def seed(self, seed: int) -> None:
+        self.bandit.seed(seed)
+        self._draw(np.arange(self.model.n_envs))
+
     def _check_arms(self, arms: Any) -> np.ndarray:
         if isinstance(arms, str) or not hasattr(arms, "__len__") or len(arms) == 0:
             raise ValueError(f"risk_levels must be a list of at least one level, got {arms!r}")
@@ -225,6 +230,7 @@ class EWAFAdapter(RiskAdapter):
         bandit = self.bandit.state_dict()
         return {
             "bandit": {**bandit, "weights": bandit["weights"].tolist()},  # a device without float64 must be able to read it
+            "arms": self.arms.tolist(),
             "drawn": self.drawn.tolist(),
             "probability": self.probability.tolist(),
             "feedback": self.feedback,
@@ -233,6 +239,10 @@ class EWAFAdapter(RiskAdapter):
         }
 
     def load_learned_state(self, state: dict[str, Any]) -> None:
+        if state["arms"] != self.arms.tolist():
+            arms = f"risk_levels={state['arms']} instead of {self.arms.tolist()}"
+            warnings.warn(f"what the bandit has learned is not loaded, as it is of {arms}", stacklevel=2)
+            return
         weights = th.tensor(state["bandit"]["weights"], dtype=th.float64)
         self.bandit.load_state_dict({**state["bandit"], "weights": weights})
         self.feedback, self.last_return = list(state["feedback"]), state["last_return"]

@@ -48,6 +48,9 @@ class FTPLAdapter(EnsembleAdapter):
         options, table = self.options, self.model.policy.risk.table
         self.ftpl = FTPL(self.grid, options["eta"], options["normalize_loss"], table, self.model.seed)
 
+    def seed(self, seed: int) -> None:
+        self.ftpl.seed(seed)
+
     def _compare(self, keys: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:
         losses = self.grid_losses(before, after)  # (P, G)
         played = np.abs(self.grid - self.ftpl.table.lookup(keys)[:, None]).argmin(axis=1)

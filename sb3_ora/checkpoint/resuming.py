@@ -18,11 +18,12 @@ import filelock
 import numpy as np
 import torch as th
 from stable_baselines3 import HerReplayBuffer
+from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, EventCallback
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.type_aliases import MaybeCallback
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
 from sb3_ora.checkpoint.files import (
     FORMAT,
@@ -85,11 +86,14 @@ class RunCheckpoint(BaseCallback):
         return Run(self.model, self.locals["callback"])  # the outermost one, given to all
 
     def _on_training_start(self) -> None:
+        if isinstance(self.parent, EventCallback):
+            raise ValueError(
+                f"a RunCheckpoint inside a {type(self.parent).__name__} would not see rollouts begin, which is when it saves: "
+                "give it to learn(callback=...) beside it, in a list; save_freq says how often it saves"
+            )
         self._claim_folder()
         if self._resuming is None:
             self.last_saved = self.num_timesteps
-        else:  # now that learn() has reset the environments, of which this buffer knows nothing
-            self._take_buffer(self._resuming.replay_buffer)
 
     def _claim_folder(self) -> None:
         """
@@ -193,13 +197,6 @@ class RunCheckpoint(BaseCallback):
             consequence = "from the beginning of an episode" if run.remote or run.opaque else "but perhaps not bit for bit"
             warnings.warn(f"a resumed run will go on {consequence}: {'; '.join(reasons)}", stacklevel=2)
 
-    def _take_buffer(self, buffer: ReplayBuffer) -> None:
-        self.model.replay_buffer = buffer
-        buffer.device = self.model.device
-        if isinstance(buffer, HerReplayBuffer):
-            assert self.model.env is not None
-            buffer.set_env(self.model.env)
-
     def _restore(self, saved: Saved) -> None:
         run = self._run()
         if run.kinds != saved.meta["kinds"]:
@@ -226,26 +223,36 @@ class RunCheckpoint(BaseCallback):
 
 
 def resume(
-    path: str | Path, env: VecEnv, callback: MaybeCallback = None, device: th.device | str = "auto", **learn_kwargs: Any
+    path: str | Path,
+    env: GymEnv | str,
+    callback: MaybeCallback = None,
+    device: th.device | str = "auto",
+    logger: Logger | None = None,
+    **learn_kwargs: Any,
 ) -> OffPolicyAlgorithm:
     """
     Continue a run from its last checkpoint to the end it was meant to have.
 
     :param path: folder of the checkpoints, or one of them
-    :param env: environment made as at the start of the run
+    :param env: environment made as at the start of the run (if registered in Gym, can be str)
     :param callback: the callbacks of the run, made as at its start; the :class:`RunCheckpoint` may be left out if it was
         the only one
     :param device: device of the model
+    :param logger: logger of the run, where it was given one by ``set_logger``
     :param learn_kwargs: arguments of ``learn`` that are to differ: ``log_interval``, ``tb_log_name``, ``progress_bar``
     :return: the trained model
     :raises CheckpointError: if there is no checkpoint that can be read, or it does not fit to ``env`` and ``callback``
     """
     saved = last_checkpoint(path)
+    env = OffPolicyAlgorithm._wrap_env(maybe_make_env(env, 0), 0)
     if env.num_envs != saved.meta["n_envs"]:
         raise CheckpointError(f"env has {env.num_envs} environments, but the run of {saved.path} had {saved.meta['n_envs']}")
     module, name = saved.meta["algorithm"]
     learner = getattr(importlib.import_module(module), name)
     model = learner.load(io.BytesIO(saved.model), env=env, device=device, force_reset=False)
+    _give_buffer(model, saved.replay_buffer)
+    if logger is not None:
+        model.set_logger(logger)
     if callback is None:
         callback = RunCheckpoint(model.num_timesteps or 1, saved.path.parent)
     checkpoint = _find(callback)
@@ -253,6 +260,14 @@ def resume(
     learn_kwargs = {**saved.meta["learn"], **learn_kwargs}
     remaining = saved.meta["total_timesteps"] - saved.meta["num_timesteps"]
     return model.learn(remaining, callback, reset_num_timesteps=False, **learn_kwargs)
+
+
+def _give_buffer(model: OffPolicyAlgorithm, buffer: ReplayBuffer) -> None:
+    model.replay_buffer = buffer
+    buffer.device = model.device
+    if isinstance(buffer, HerReplayBuffer):
+        assert model.env is not None
+        buffer.set_env(model.env)
 
 
 def _find(callback: MaybeCallback) -> RunCheckpoint:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 import torch as th
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback, ProgressBarCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecMonitor
 
@@ -26,8 +26,9 @@ OF_CALLBACKS = {
     *("callback", "callbacks", "callback_on_new_best", "process_clock"),
 }
 OF_MODULES = {*vars(th.nn.Module())}
-#: Attributes that belong to a window, unless they are plain values
+#: Attributes of environments that belong to a window, where they are objects of these libraries
 OF_WINDOWS = {"screen", "clock", "window", "viewer", "surf"}
+WINDOW_LIBRARIES = {"pygame", "pyglet", "cv2", "glfw", "matplotlib", "mujoco", "Box2D", "gymnasium"}
 #: How names of attributes end that say where files are, which may have been moved
 PLACES = ("path", "folder", "dir", "directory", "filename")
 
@@ -72,8 +73,8 @@ def _is_transient(part: Any, name: str, value: Any) -> bool:
         own = OF_MODULES if isinstance(part, th.nn.Module) else OF_ENVIRONMENTS
     if name in own:
         return True
-    if name in OF_WINDOWS:
-        return not isinstance(value, bool | int | float | str | list | tuple | dict | set | np.ndarray | np.generic)
+    if name in OF_WINDOWS and own is OF_ENVIRONMENTS:
+        return type(value).__module__.partition(".")[0] in WINDOW_LIBRARIES
     # A place, not the direction in which something looks, or a path that it walks
     return name.endswith(PLACES) and (
         value is None
@@ -111,7 +112,8 @@ class Run:
             environments += [value for value in vars(part).values() if isinstance(value, VecEnv) and value is not model.env]
         self.environments = [env for i, env in enumerate(environments) if not any(env is other for other in environments[:i])]
         self.layers = [layer for env in self.environments for layer in env_layers(env)]
-        self.objects = [*self.layers, *self.callbacks]
+        kept = [part for part in self.callbacks if not isinstance(part, ProgressBarCallback)]
+        self.objects = [*self.layers, *kept]
         risk = getattr(model.policy, "risk", None)
         if risk is not None:
             self.objects.append(risk)
@@ -171,6 +173,8 @@ class Run:
         try:
             self._dumps(value)
         except Exception:  # whatever a foreign object's reduction raises
+            if name in OF_WINDOWS:
+                return False
             place = f"{type(part).__name__}.{name}"
             if place not in self.opaque:
                 self.opaque.append(place)

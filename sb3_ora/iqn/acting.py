@@ -117,6 +117,8 @@ class ActingAlgorithm(OffPolicyAlgorithm):
         elif isinstance(buffer, NStepReplayBuffer):
             last = buffer.pos - 1
             buffer.timeouts[last, buffer.dones[last] == 0] = 1  # an interruption is no end, whatever time-outs are
+        elif buffer.optimize_memory_usage:
+            buffer.dones[buffer.pos - 1] = 1  # as in SB3: the observation that came next is not there
 
     def predict(
         self,

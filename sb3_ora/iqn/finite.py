@@ -164,10 +164,24 @@ def check_update(model: IQN, loss: th.Tensor, batch: ReplayBufferSamples) -> Non
     value = loss.item()
     if not math.isfinite(value):
         raise NotFiniteError(f"the loss is {value} {_moment(model)}: {_source(model, batch)}")
-    # A layer's weights have finite gradients where its bias has; those of biases are small
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.ndim <= 1 and p.grad is not None]
+    gradients = [p.grad for p in _telling(model) if p.grad is not None]
     if not math.isfinite(sum(gradient.sum().item() for gradient in gradients)):
         raise NotFiniteError(f"the loss is {value}, but its gradient is not finite {_moment(model)}: {_source(model, batch)}")
+
+
+def _telling(model: IQN) -> list[th.nn.Parameter]:
+    """
+    :param model: the model in training
+    :return: parameters whose gradients tell for all: a layer's weights have finite ones where its bias has, which is small
+    """
+    if model._telling is None:
+        trained = {id(p) for group in model.policy.optimizer.param_groups for p in group["params"]}
+        told: list[th.nn.Parameter] = []
+        for module in model.policy.modules():
+            own = [p for p in module.parameters(recurse=False) if id(p) in trained]
+            told += [p for p in own if p.ndim <= 1] or own
+        model._telling = told
+    return model._telling
 
 
 def skip_unless_finite(optimizer: th.optim.Optimizer, loss: th.Tensor) -> None:

@@ -35,7 +35,7 @@ from sb3_ora.iqn.finite import (
     tell_callbacks,
 )
 from sb3_ora.iqn.losses import quantile_huber_loss
-from sb3_ora.iqn.masks import mask_values
+from sb3_ora.iqn.masks import check_mask, mask_values
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork, of_actions
 from sb3_ora.iqn.policies import CnnPolicy, IQNPolicy, MlpPolicy, MultiInputPolicy
 from sb3_ora.risk.distortions import Distortion, Neutral, make_distortion, midpoints
@@ -286,6 +286,7 @@ class IQN(ActingAlgorithm):
         finally:
             self.__dict__.update(given)
         self._create_aliases()
+        self._telling: list[th.nn.Parameter] | None = None
         # Copy running stats, see https://github.com/DLR-RM/stable-baselines3/issues/996
         self.batch_norm_stats = get_parameters_by_name(self.quantile_net, ["running_"])
         self.batch_norm_stats_target = get_parameters_by_name(self.quantile_net_target, ["running_"])
@@ -311,6 +312,21 @@ class IQN(ActingAlgorithm):
     def _create_aliases(self) -> None:
         self.quantile_net = self.policy.quantile_net
         self.quantile_net_target = self.policy.quantile_net_target
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        super().set_random_seed(seed)
+        if seed is not None and hasattr(self, "adapter"):  # which the constructor seeds itself
+            self.adapter.seed(seed)
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        super().set_env(env, force_reset)
+        if self.use_action_mask:
+            check_mask(self.observation_space, self.action_space, self.get_vec_normalize_env())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "adapter" in state:  # which is copied without its model
+            self.adapter.model = self
 
     # Learning
 
@@ -449,6 +465,8 @@ class IQN(ActingAlgorithm):
         self.policy.set_training_mode(True)
         # Update learning rate according to schedule
         self._update_learning_rate(self.policy.optimizer)
+        if gradient_steps < 1:
+            return
 
         losses = []
         for _ in range(gradient_steps):
@@ -472,6 +490,10 @@ class IQN(ActingAlgorithm):
             raise ValueError(f"callback holds {len(given)} risk adapters ({given[0]!r}, {given[1]!r}, ...); only one can act")
         if not given:
             return False
+        if given[0] is self.adapter and given[0].model is not self:
+            raise ValueError(
+                f"callback holds a {type(given[0]).__name__} that has served another model since: give each its own"
+            )
         if given[0] is not self.adapter:
             if isinstance(self.risk_adapter, RiskAdapter):
                 raise ValueError(
@@ -497,8 +519,8 @@ class IQN(ActingAlgorithm):
         before, statistics = self._last_obs, Statistics(self.get_vec_normalize_env())
         result = super()._setup_learn(*args, **kwargs)
         self._acting = None
-        # Until now that of the last training
-        self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
+        if self._total_timesteps > 0:  # until now that of the last training
+            self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
         if self._last_obs is not before:
             self.leave_episodes()
             check_first_observations(self, statistics)
@@ -593,6 +615,7 @@ class IQN(ActingAlgorithm):
             "_previous_actions",
             "_finite_env",
             "_recorded_updates",
+            "_telling",
         ]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:

@@ -1,10 +1,11 @@
+import warnings
 from collections.abc import Hashable
 from typing import Any, TypeVar
 
 import numpy as np
 import torch as th
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, ReplayBufferSamples, Schedule
 
 from sb3_ora.adapters import CompositeAdapter, FTPLAdapter, RecursiveAdapter, RiskAdapter
@@ -163,7 +164,7 @@ class ORAIQN(IQN):
         self.normalize_loss = normalize_loss
         self.next_action = next_action
         self.risk_adapter = risk_adapter
-        self._normalized_observations = False
+        self._normalized_observations: bool | None = None
 
         if _init_setup_model:
             self._setup_model()
@@ -174,9 +175,12 @@ class ORAIQN(IQN):
         check_integer("max_keys", self.max_keys)
         check_choice("risk_scope", self.risk_scope, RISK_SCOPES)
         check_choice("next_action", self.next_action, ("head", "ensemble"))
-        if self.next_action == "ensemble" and self.n_steps > 1:
+        buffer = self.replay_buffer_class
+        by_buffer = buffer is not None and issubclass(buffer, NStepReplayBuffer)
+        if self.next_action == "ensemble" and (self.n_steps > 1 or by_buffer):
+            given = f"replay_buffer_class={buffer}" if by_buffer else self.n_steps
             raise ValueError(
-                f"next_action='ensemble' needs n_steps=1, got {self.n_steps}: the level of a state depends on the action "
+                f"next_action='ensemble' needs n_steps=1, got {given}: the level of a state depends on the action "
                 "before it, which the replay buffer does not give for the last of several steps"
             )
         if self.reference is not None:
@@ -192,14 +196,27 @@ class ORAIQN(IQN):
 
     def _make_state_key(self) -> str | StateKey | None:
         """The state key; where VecNormalize moves observations, the bounds of their space do not hold for the policy."""
-        if self.env is not None:  # a model loaded without environment was told by the file
-            normalize = self.get_vec_normalize_env()
-            self._normalized_observations = normalize is not None and normalize.norm_obs
+        if self._normalized_observations is None:  # a loaded model groups states as before
+            self._normalized_observations = self._is_normalized()
         space = self.observation_space
         by_bucket = self.state_key == "bucket" or (self.state_key is None and len(space.shape or ()) == 1)
         if self._normalized_observations and by_bucket and isinstance(space, spaces.Box):
             return BucketKey(spaces.Box(-np.inf, np.inf, space.shape))
         return self.state_key
+
+    def _is_normalized(self) -> bool:
+        normalize = None if self.env is None else self.get_vec_normalize_env()
+        return normalize is not None and normalize.norm_obs
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        super().set_env(env, force_reset)
+        if self.risk_scope == "state-action" and self._is_normalized() != self._normalized_observations:
+            with_it, without = ("with", "without") if self._normalized_observations else ("without", "with")
+            warnings.warn(
+                f"the model groups states {with_it} normalisation of observations, and env comes {without} it: "
+                "where risk levels are to adapt, make a new model with this environment",
+                stacklevel=2,
+            )
 
     def _policy_arguments(self) -> dict[str, Any]:
         return {

@@ -46,7 +46,7 @@ class EWAF:
         self.decay = check_number("decay", decay, 0, 1, open_high=True)
         self.floor = check_number("floor", floor, 0, 1, open_low=True)
         self.weights = np.zeros(n_arms)
-        self._generator = np.random.default_rng(check_seed("seed", seed))
+        self.seed(seed)
 
     @property
     def probabilities(self) -> np.ndarray:
@@ -68,6 +68,15 @@ class EWAF:
         """
         arms = self._generator.choice(self.n_arms, size=size, p=self.probabilities)
         return int(arms) if size is None else arms
+
+    def seed(self, seed: int | None) -> None:
+        """
+        Begin the draws of :meth:`sample` anew.
+
+        :param seed: The seed; None for one from the operating system.
+        :raises ValueError: If it is not a seed.
+        """
+        self._generator = np.random.default_rng(check_seed("seed", seed))
 
     def update(self, arm: int, feedback: float, probability: float | None = None) -> None:
         """

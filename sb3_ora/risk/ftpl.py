@@ -87,9 +87,18 @@ class FTPL:
         self.table = check_kind("table", table, RiskTable, "a RiskTable or None")
         self.table.add_column(_LOSS_SUM, (len(self.alphas),))
         self.table.add_column(_LOSS_COUNT, dtype=np.int64)
-        self._generator = np.random.default_rng(check_seed("seed", seed))
+        self.seed(seed)
         self._range_mean = 0.0
         self._range_weight = 0.0
+
+    def seed(self, seed: int | None) -> None:
+        """
+        Begin the draws of the perturbations anew.
+
+        :param seed: The seed; None for one from the operating system.
+        :raises ValueError: If it is not a seed.
+        """
+        self._generator = np.random.default_rng(check_seed("seed", seed))
 
     @property
     def scale(self) -> float:

@@ -1,5 +1,7 @@
 """What a policy knows of risk: the distortion of returns and its level, the measure on the heads, and the table of alpha."""
 
+import json
+import warnings
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,7 @@ class RiskState(nn.Module):
         self.distortion, self.level, self.n_samples = distortion, level, n_samples
         self.measure, self.table, self.state_key = measure, table, state_key
         self.scope, self.n_actions = scope, n_actions
+        self.grid: list[float] | None = None  # levels that an adapter chooses from
         self._known_weights: dict[tuple[float, int], np.ndarray] = {}
         self.use_mean = measure is None  # no adaptation: the mean of the heads, whatever the measure
         self.midpoints: th.Tensor
@@ -115,9 +118,26 @@ class RiskState(nn.Module):
             weights = self._known_weights[alpha, n_heads] = self.measure.weights(alpha, n_heads)
         return weights
 
+    def _layout(self) -> dict[str, Any]:
+        """What the rows and columns of the table mean."""
+        key = None if self.state_key is None or self.scope != "state-action" else type(self.state_key).__name__
+        return {"scope": self.scope, "state_key": key, "grid": self.grid}
+
+    def _fits(self, layout: dict[str, Any]) -> bool:
+        """Whether a table with this layout can be used here; if so, its grid is that of this one."""
+        mine = self._layout()
+        if self.grid is None:  # a policy without an adapter
+            self.grid = mine["grid"] = layout["grid"]
+        different = [f"{name}={layout[name]!r} instead of {mine[name]!r}" for name in mine if layout[name] != mine[name]]
+        if different:
+            warnings.warn(f"the learned risk levels are not loaded, as they are of {', '.join(different)}", stacklevel=2)
+        return not different
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         destination[prefix + "level"] = th.tensor([self.level], dtype=th.float64)
         destination[prefix + "use_mean"] = th.tensor([self.use_mean])
+        if self.table is not None:
+            destination[prefix + "layout"] = th.tensor(list(json.dumps(self._layout()).encode()), dtype=th.uint8)
         for name, part in (("table", self.table), ("state_key", self.state_key)):
             for key, value in ({} if part is None else part.state_dict()).items():
                 destination[f"{prefix}{name}.{key}"] = value
@@ -140,6 +160,11 @@ class RiskState(nn.Module):
             self.use_mean = bool(entries[""]["use_mean"])
         elif strict:
             missing_keys.append(prefix + "level")
+        if self.table is not None and "layout" in entries[""]:
+            if not self._fits(json.loads(bytes(entries[""]["layout"].tolist()))):
+                return
+        elif self.table is not None and strict:
+            missing_keys.append(prefix + "layout")
         for part in ("table", "state_key"):
             if entries[part] and getattr(self, part) is not None:
                 getattr(self, part).load_state_dict(entries[part])

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import zipfile
+from collections import deque
 from pathlib import Path
 
 import gymnasium as gym
@@ -19,7 +20,7 @@ import pandas as pd
 import pytest
 import torch as th
 from stable_baselines3 import DQN, HerReplayBuffer
-from stable_baselines3.common.callbacks import BaseCallback, ConvertCallback, EvalCallback
+from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, EvalCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.logger import configure
@@ -31,7 +32,7 @@ from sb3_ora.checkpoint.files import steps_of
 from sb3_ora.checkpoint.run import Run, _Unpickler
 from tests.checkpoint.small_run import assert_same, small_run
 from tests.tiny import same_parameters, tiny
-from tests.toy_envs import Chain
+from tests.toy_envs import Chain, Scripted
 
 SCRIPT = Path(__file__).with_name("small_run.py")
 
@@ -226,6 +227,23 @@ def test_a_full_disk(tmp_path, monkeypatch):
 # Runs that do not fit, or cannot be exact
 
 
+def test_inside_an_event_callback_it_would_not_see_rollouts(tmp_path):
+    for nested in (RunCheckpoint(1, tmp_path), CallbackList([RunCheckpoint(1, tmp_path)])):
+        with pytest.raises(ValueError, match="a RunCheckpoint inside a EveryNTimesteps would not see rollouts begin"):
+            tiny(IQN, Scripted((4,))).learn(60, callback=EveryNTimesteps(10, nested))
+
+
+def test_environments_as_models_take_them(tmp_path):
+    """One environment, or its id, that a model would wrap itself; and a progress bar where there was none."""
+    whole = tiny(IQN, "CartPole-v1").learn(120, callback=RunCheckpoint(60, tmp_path / "whole"))
+    for i, env in enumerate((gym.make("CartPole-v1"), "CartPole-v1")):
+        folder = tmp_path / str(i)
+        with pytest.raises(KeyboardInterrupt):
+            tiny(IQN, "CartPole-v1").learn(120, callback=[RunCheckpoint(60, folder), stop_at(90)])
+        resumed = resume(folder, env, [RunCheckpoint(60, folder), stop_at(None)], progress_bar=bool(i))
+        assert same_parameters(resumed.get_parameters(), whole.get_parameters())
+
+
 def test_another_number_of_environments(finished):
     with pytest.raises(CheckpointError, match=r"env has 3 environments, but the run .* had 2"):
         resume(finished / "checkpoints", make_vec_env("CartPole-v1", 3))
@@ -300,7 +318,8 @@ class Walk(gym.Env):
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
-        self.agent_dir, self.path, self.clock, self.model, self.window = "north", [0], 0.0, np.zeros(2), None
+        self.agent_dir, self.path, self.clock, self.model = "north", [0], 0.0, np.zeros(2)
+        self.window = deque([0.0], maxlen=3)
         return np.zeros(1, dtype=np.float32), {}
 
     def step(self, action):
@@ -308,7 +327,8 @@ class Walk(gym.Env):
         self.path = [*self.path, int(action)]
         self.clock += 0.1
         self.model = self.model + 1
-        reward = len(self.agent_dir) + sum(self.path) + self.clock + float(self.model.sum())
+        self.window.append(self.clock)
+        reward = len(self.agent_dir) + sum(self.path) + sum(self.window) + float(self.model.sum())
         return np.array([reward], dtype=np.float32), reward, len(self.path) == 37, False, {}
 
 
@@ -420,6 +440,26 @@ def test_nothing_in_it_belongs_to_a_device():
     risk = state["objects"][run.objects.index(model.policy.risk)]
     assert "table" in risk and not {"_buffers", "_modules", "_parameters"} & risk.keys()
     assert state["acting"].values.device == th.device("cpu")
+
+
+def test_a_logger_given_to_the_model(tmp_path):
+    lines = []
+    for stop in (None, 130):
+        folder = tmp_path / str(stop)
+        model = tiny(ORAIQN, make_vec_env("CartPole-v1", 1, seed=0))
+        model.set_logger(configure(str(folder), ["csv"]))
+        try:
+            model.learn(200, callback=[RunCheckpoint(60, folder / "run"), stop_at(stop)], log_interval=2)
+        except KeyboardInterrupt:
+            logger = configure(str(folder), ["csv"])
+            callbacks = [RunCheckpoint(60, folder / "run"), stop_at(None)]
+            model = resume(folder / "run", make_vec_env("CartPole-v1", 1, seed=0), callbacks, logger=logger)
+            assert model.logger is logger
+        model.logger.close()
+        table = pd.read_csv(folder / "progress.csv")
+        lines.append(table[sorted(set(table) - {"time/fps", "time/time_elapsed"})])
+    pd.testing.assert_frame_equal(*lines)
+    assert len(lines[0]) > 3
 
 
 def logged_run(folder, go_on=False):
