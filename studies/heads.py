@@ -23,6 +23,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+
 from studies.learning import RESULTS, append_rows
 
 #: keys of ``policy_kwargs``

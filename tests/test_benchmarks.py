@@ -1,4 +1,5 @@
 import csv
+import time
 from statistics import median
 
 import numpy as np
@@ -6,11 +7,13 @@ import pytest
 import torch as th
 from scipy.stats import binom
 
-from benchmarks import against_peers, curves, learners, measure, peers
+from benchmarks import against_peers, curves, gpu, learners, measure, peers, profiles
 from benchmarks.__main__ import PARTS, main
 from benchmarks.learners import as_learner, make_ours
 from benchmarks.measure import Times
 from benchmarks.report import machine, make_row, outside_interval, plot
+from benchmarks.work import Learner
+from sb3_ora import IQN
 
 
 @pytest.fixture(autouse=True)
@@ -233,3 +236,46 @@ def test_quick_runs_save_nothing_unless_told(monkeypatch, tmp_path):
 def test_plot_is_optional(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     assert plot("curves", [make_row("heads", "IQN", "x", [1.0], x=1)], tmp_path) is None
+
+
+def sleep(n):
+    time.sleep(0.03 * n)
+
+
+def test_waiting_is_on_the_clock_only():
+    times = measure.take_turn(Learner(None, sleep, lambda: sleep(1)), measure.Sizes(1, 1, 0, 3, 2))
+    assert times.step < 10 < 29 < times.clock and times.gradient < 10
+
+
+def test_turns_are_in_processor_time():
+    assert all(turn["sleep"] < 10 for turn in measure.take_turns({"sleep": sleep}, 2, 2))
+
+
+def test_steps_per_second_count_all_environments(monkeypatch):
+    monkeypatch.setattr(gpu, "make_models", lambda *_: {"IQN": None})
+    monkeypatch.setattr(gpu, "gradient_steps", lambda *_: None)
+    monkeypatch.setattr(gpu, "device_ms", lambda run, model, n, device: 4.0)
+    rows = {row.unit: row.median for row in gpu.run_gpu(True, "cpu")}
+    assert rows == {"ms": 4, "x of IQN": 1, "1/s": 1000 / 4 * gpu.QUICK.n_envs}
+
+
+def test_no_graph_is_without_graphs():
+    models = gpu.make_models(None, "cpu", gpu.QUICK)
+    for name, model in models.items():
+        if name != gpu.BASE:
+            assert model.cuda_graphs != name.endswith("no graph")
+
+
+def test_adaptation_is_what_it_adds(monkeypatch):
+    monkeypatch.setattr(curves, "adaptation_models", lambda quick: {"Composite": IQN.__new__(IQN), "other": IQN.__new__(IQN)})
+    monkeypatch.setattr(curves, "ready", lambda model: None)
+    monkeypatch.setattr(curves, "take_turns", lambda *_: [{"Composite": 2.0, "other": 3.0}] * 3)
+    (row,) = curves.run_adaptation(True)
+    assert (row.case, row.median, row.ms) == ("other", 50, 3)
+
+
+def test_shares_of_operations():
+    x = th.rand(500, 500)
+    rows = profiles.operations("product", lambda: [x @ x for _ in range(10)], 10)
+    product = sum(row.median for row in rows if "mm" in row.case)
+    assert 60 < product < 101

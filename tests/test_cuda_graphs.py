@@ -282,3 +282,41 @@ def test_on_a_cuda_device(algorithm, kwargs):
     assert plain._recorded_updates is None
     assert recorded._recorded_updates.recordings and not recorded._recorded_updates.failed
     th.testing.assert_close(weights(recorded), weights(plain), rtol=1e-3, atol=1e-5)
+
+
+def train(model, n, seed):
+    """So many updates, on the same random numbers for each model."""
+    th.manual_seed(seed)
+    np.random.seed(seed)
+    model.train(n, 8)
+
+
+def test_the_logged_loss_is_the_mean_of_replayed_updates():
+    losses = []
+    for model in twins(IQN, 40):
+        train(model, WARM_UP + 2, 0)
+        train(model, 5, 1)
+        losses.append(model.logger.name_to_value["train/loss"])
+    assert replays(model) >= 5
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_grad_norm", 1e-3), ("double_q", True), ("n_quantiles", 3)])
+def test_each_constant_that_changes_is_not_replayed(name, value):
+    plain, recorded = twins(IQN, 40)
+    for model in (plain, recorded):
+        train(model, WARM_UP + 2, 0)
+        setattr(model, name, value)
+        before = 0 if model is plain else replays(model)
+        train(model, 3, 1)
+    assert replays(recorded) == before
+    same(plain, recorded)
+
+
+def test_groups_of_the_optimizer_that_change_are_not_replayed():
+    plain, recorded = twins(IQN, 40)
+    for model in (plain, recorded):
+        train(model, WARM_UP + 2, 0)
+        model.policy.optimizer.param_groups[0]["weight_decay"] = 0.5
+        train(model, 3, 1)
+    same(plain, recorded)

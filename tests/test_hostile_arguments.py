@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from stable_baselines3.common.buffers import NStepReplayBuffer
 
 import sb3_ora
 from sb3_ora import ARTIQN, IQN, ORAIQN, TOPIQN
@@ -19,7 +20,6 @@ from sb3_ora.adapters import CompositeAdapter, EWAFAdapter, FTPLAdapter, Recursi
 from sb3_ora.checkpoint import RunCheckpoint
 from sb3_ora.envs import KnapsackEnv, NanoDroneEnv, NanoDroneVecEnv, NanoDroneVectorEnv, ShowRiskLevel
 from sb3_ora.iqn import CnnPolicy, IQNPolicy, MultiInputPolicy
-from stable_baselines3.common.buffers import NStepReplayBuffer
 from sb3_ora.iqn.buffers import DictNStepReplayBuffer
 from sb3_ora.risk import (
     CPW,

@@ -94,3 +94,11 @@ def test_levels_used(risk_adapter, tmp_path):
         assert "risk/loss" not in log and log["risk/keys"] == 0
     else:
         assert log["risk/keys"] > 0
+
+
+def test_each_arm_is_logged_with_its_own_probability():
+    model = tiny(TOPIQN, Chain()).learn(20)
+    model.adapter.bandit.weights[:] = np.log([0.2, 0.3, 0.5])
+    model.adapter.record()
+    logged = [model.logger.name_to_value[f"risk/probability_{arm}"] for arm in ("0.1", "0.5", "1")]
+    assert logged == pytest.approx([0.2, 0.3, 0.5])

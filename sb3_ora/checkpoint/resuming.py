@@ -38,7 +38,6 @@ from sb3_ora.checkpoint.run import Run, flat_callbacks
 from sb3_ora.checks import check_integer, check_path, check_verbose
 from sb3_ora.iqn.acting import ActingAlgorithm
 
-
 #: File in the folder of checkpoints that the run holds locked
 LOCK = "run.lock"
 

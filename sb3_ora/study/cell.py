@@ -150,7 +150,7 @@ def train(cell: Cell, manager: CellManager, model: BaseAlgorithm, interrupted: b
     folder = Path(manager.save_path)
     write_rows(folder / "episodes.csv", ["step", "return", "length"], watch.episodes)
     if watch.risk:
-        write_rows(folder / "risk.csv", ["step", "alpha", "adapted", "ltv"], watch.risk)
+        write_rows(folder / "risk.csv", ["step", "alpha", "adapted", "ltv", "changed"], watch.risk)
     return model, watch.seconds
 
 

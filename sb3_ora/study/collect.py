@@ -122,10 +122,10 @@ def risk_curve(run: Run, grid: np.ndarray, column: str) -> np.ndarray:
     """
     :param run: the run
     :param grid: steps, (T,)
-    :param column: "alpha", "adapted" or "ltv"
-    :return: the quantity at each step, (T,)
+    :param column: "alpha", "adapted", "ltv" or "changed"
+    :return: the quantity at each step, (T,); NaN where the run does not know it
     """
-    known = pd.DataFrame() if run.risk is None else run.risk.dropna(subset=[column])
+    known = pd.DataFrame() if run.risk is None or column not in run.risk else run.risk.dropna(subset=[column])
     if known.empty:
         return np.full(len(grid), np.nan)
     return on_grid(known["step"].to_numpy(), known[column].to_numpy(), grid)

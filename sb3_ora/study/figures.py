@@ -122,11 +122,14 @@ def risk_figure(runs: Collection[Run], names: Mapping[str, str], title: str) -> 
     :param runs: runs of one environment
     :param names: name of each method, by label
     :param title: of the figure
-    :return: alpha and LTV over training, and the numbers
+    :return: alpha, LTV and, where runs know it, the share of decisions that alpha changes, over training, and the numbers
     """
-    figure, panels = new_figure(3.2, rows=2)
+    texts = {"alpha": "risk level alpha", "ltv": "LTV of the heads"}
+    if any(run.risk is not None and "changed" in run.risk for run in runs):
+        texts["changed"] = "actions changed"
+    figure, panels = new_figure(1.6 * len(texts), rows=len(texts))
     tables = []
-    for axis, column, text in zip(panels, ("alpha", "ltv"), ("risk level alpha", "LTV of the heads"), strict=True):
+    for axis, (column, text) in zip(panels, texts.items(), strict=True):
         curves = method_curves(runs, lambda run, grid, column=column: risk_curve(run, grid, column))  # type: ignore[misc]
         tables.append(draw_curves(axis, curves, names).assign(quantity=column))
         axis.set_ylabel(text, **FONT)
@@ -134,9 +137,9 @@ def risk_figure(runs: Collection[Run], names: Mapping[str, str], title: str) -> 
     if (tables[1]["mean"] > 0).any():
         panels[1].set_yscale("log")
     panels[0].set_title(title, **FONT)
-    panels[1].set_xlabel("environment steps", **FONT)
+    panels[-1].set_xlabel("environment steps", **FONT)
     legend_below(figure, panels[0])
-    return figure, pd.concat(tables)
+    return figure, pd.concat([table for table in tables if len(table)] or tables)
 
 
 # Bars, effects, profiles and cost
@@ -155,7 +158,7 @@ def test_figure(
     figure, (axis,) = new_figure(1.2 + 0.2 * (len(summary) + len(references)))
     for place, row in enumerate(summary.itertuples()):
         style = style_of(row.method)
-        error = [[row.iqm - row.iqm_low], [row.iqm_high - row.iqm]]
+        error = np.nan_to_num([[row.iqm - row.iqm_low], [row.iqm_high - row.iqm]])  # no interval of few seeds
         look: dict[str, Any] = {
             "color": style.color,
             "alpha": 0.55,
@@ -196,7 +199,7 @@ def effect_figure(effects: pd.DataFrame, names: Mapping[str, str], title: str) -
         if effects[column].notna().any():
             axis.plot(effects[column], places, marker, markersize=4, label=text, **look)  # type: ignore[arg-type]
     axis.axvline(0, color="gray", linewidth=0.6)
-    labels = [f"{names[row.method]}, p = {row.p_holm:.2g}" for row in effects.itertuples()]
+    labels = [f"{names[row.method]}, p (Holm) = {row.p_holm:.2g}" for row in effects.itertuples()]
     axis.set_yticks(places, labels, **FONT)
     axis.invert_yaxis()
     axis.set_xlim(-1.05, 1.05)

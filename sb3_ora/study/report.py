@@ -21,7 +21,7 @@ OPTIONS = {
     "window": 20,  # training episodes that a curve averages over
     "reference": "ora-cvar",  # method that is compared with the others
     "figures": {},  # labels shown together, by name of the figure; all in one if empty
-    "effects": {},  # the paper's rank-biserial correlations, by environment and label
+    "effects": {},  # the paper's rank-biserial correlations, by environment, quantity ("training", "test: NAME") and label
     "outcomes": {},  # columns of the outcome table, with the outcome that each counts
     "paper_outcomes": {},  # the paper's percentages, by label and test
     "cost": False,  # whether to draw cost against the number of heads
@@ -107,7 +107,8 @@ def write_report(study: Study, folder: Path, only: Collection[str] = ()) -> Path
     writer.add(
         "summary",
         f"Return by method, over seeds. 'training' is the height of the training curve (mean of {options['window']} "
-        "episodes) averaged over the run, tests are greedy; IQM with 95 % bootstrap interval. A claim needs 5 seeds.",
+        "episodes) averaged over the run, tests are greedy; IQM with 95 % bootstrap interval (which covers about 85 to 90 % "
+        "with 5 seeds). A claim needs 5 seeds, and so does an interval.",
         summary,
     )
     effects = tables.effect_table(runs, seeds, options["reference"], options["effects"])
@@ -120,12 +121,14 @@ def write_report(study: Study, folder: Path, only: Collection[str] = ()) -> Path
             "effects",
             f"{names[options['reference']]} against the others. r: rank-biserial correlation over seeds, positive where it is "
             "better; p: exact Mann-Whitney; p_holm: corrected over environments and methods of the same quantity. "
-            "r_episodes and p_episodes take every episode as independent, which it is not, as the paper probably does.",
+            "r_episodes and p_episodes take every episode as independent, which it is not; the paper does not name its unit.",
             effects,
         )
     if options["outcomes"]:
         outcomes = tables.outcome_table(runs, options["outcomes"], options["paper_outcomes"])
-        caption = "Outcomes of greedy episodes in percent: mean of seeds, 95 % bootstrap interval, and the paper's."
+        caption = (
+            "Outcomes of greedy episodes in percent: mean of seeds, 95 % bootstrap interval from 5 seeds on, and the paper's."
+        )
         writer.add("outcomes", caption, outcomes)
     writer.add("cost", "Time and memory: medians over seeds", tables.cost_table(runs))
     return writer.finish(f"{study.title}: configuration '{study.config}'", notes)
@@ -170,7 +173,10 @@ def add_environment(
     with_risk = [run for run in runs if run.risk is not None]
     if with_risk:
         figure, table = figures.risk_figure(with_risk, names, env)
-        caption = f"{env}: alpha and LTV over training, mean of seeds, 90 % band."
+        caption = (
+            f"{env}: over training alpha, LTV in squared units of return, and where it is known the share of decisions in "
+            "which alpha changes the greedy action; mean of seeds, 90 % band."
+        )
         writer.add(f"risk_{env}", caption, table, figure, show=False)
     if options["cost"]:
         figure, table = figures.cost_figure(tables.cost_table(runs), seeds, names, env)

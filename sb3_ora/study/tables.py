@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from sb3_ora.study.collect import CLAIM, Run
-from sb3_ora.study.statistics import bootstrap_interval, holm, interquartile_mean, mann_whitney, rank_biserial, row_means
+from sb3_ora.study.statistics import (
+    bootstrap_interval,
+    holm,
+    interquartile_mean,
+    mann_whitney,
+    rank_biserial,
+    row_interquartile_means,
+    row_means,
+)
 
 #: Columns of a row that say which run it is and what it cost
 NOT_COMPARED = ("environment", "method", "name", "algo", "seed", "n_timesteps", "train_seconds", "peak_memory_mb")
@@ -26,7 +34,8 @@ def quantities(seeds: pd.DataFrame) -> list[str]:
 def summary_table(seeds: pd.DataFrame) -> pd.DataFrame:
     """
     :param seeds: one row for each run
-    :return: for each environment, quantity and method the mean, the IQM with its 95 % bootstrap interval, and the worst seed
+    :return: for each environment, quantity and method the mean, the IQM with its 95 % bootstrap interval, and the worst seed.
+        With fewer than five seeds there is no interval: of three it would be their range
     """
     rows = []
     for env, here in seeds.groupby("environment", sort=False):
@@ -35,7 +44,7 @@ def summary_table(seeds: pd.DataFrame) -> pd.DataFrame:
                 values = runs[quantity].dropna().to_numpy()
                 if len(values) == 0:
                     continue
-                low, high = bootstrap_interval(values)
+                low, high = interval(values)
                 rows.append(
                     {
                         "environment": env,
@@ -54,15 +63,26 @@ def summary_table(seeds: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def interval(
+    values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray] = row_interquartile_means
+) -> tuple[float, float]:
+    """
+    :param values: one number for each seed, (R,)
+    :param statistic: what the interval is of: of each row of (R, n)
+    :return: 95 % bootstrap interval; NaN where the seeds are too few for one
+    """
+    return bootstrap_interval(values, statistic) if len(values) >= CLAIM else (np.nan, np.nan)
+
+
 def effect_table(runs: Collection[Run], seeds: pd.DataFrame, reference: str, paper: Mapping[str, Any]) -> pd.DataFrame:
     """
     The reference method against each other one. The unit is the seed; the effect size over episodes, of all seeds together,
-    stands beside it because the paper's is probably of that kind.
+    stands beside it, as the paper does not say what its unit is.
 
     :param runs: the runs
     :param seeds: one row for each run
     :param reference: label of the method that is compared with the others
-    :param paper: the paper's rank-biserial correlations over training, by environment and label
+    :param paper: the paper's rank-biserial correlations, by environment, quantity and label
     :return: Mann-Whitney U, exact p, p after Holm's correction over all environments and methods of the same quantity, and
         rank-biserial correlation; positive where the reference is better
     """
@@ -88,7 +108,7 @@ def effect_table(runs: Collection[Run], seeds: pd.DataFrame, reference: str, pap
                         "p_exact": test.exact,
                         "p_holm": np.nan,
                         "r": rank_biserial(*values),
-                        "r_paper": (paper.get(env) or {}).get(label, np.nan) if quantity == "training" else np.nan,
+                        "r_paper": ((paper.get(env) or {}).get(quantity) or {}).get(label, np.nan),
                         "r_episodes": rank_biserial(*pooled),
                         "p_episodes": mann_whitney(*pooled).p,
                         "claim": min(map(len, values)) >= CLAIM,
@@ -125,7 +145,7 @@ def outcome_table(runs: Collection[Run], outcomes: Mapping[str, str], paper: Map
             printed = (paper.get(label) or {}).get(name) or [np.nan] * len(outcomes)
             for (column, outcome), value in zip(outcomes.items(), printed, strict=True):
                 shares = np.array([100 * _share(run.final, name, outcome) for run in mine])
-                low, high = bootstrap_interval(shares, row_means)
+                low, high = interval(shares, row_means)
                 row |= {column: shares.mean(), f"{column}_low": low, f"{column}_high": high, f"{column}_paper": value}
             rows.append(row)
     return pd.DataFrame(rows)

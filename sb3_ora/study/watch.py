@@ -13,6 +13,9 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ora.checkpoint.run import env_layers
 
+#: Steps between two looks at what alpha changes
+EVERY = 5
+
 
 class Watch(BaseCallback):
     """
@@ -27,7 +30,8 @@ class Watch(BaseCallback):
         self.seconds = 0.0  #: spent in training
         self.process_clock = 0.0  # which a checkpoint does not keep
         self.episodes: list[list[Any]] = []  #: step, return, length
-        self.risk: list[list[Any]] = []  #: step, alpha, share of alphas below the largest, LTV
+        #: Step, alpha, share of alphas below the largest, LTV, share of greedy actions that alpha changes
+        self.risk: list[list[Any]] = []
         self._rows: list[list[float]] = []
         self._last = 0
 
@@ -44,7 +48,8 @@ class Watch(BaseCallback):
         if hasattr(adapter, "ltv") and self.model._acting is not None:  # type: ignore[attr-defined]
             alphas = self.model._acting_alphas  # type: ignore[attr-defined]
             below = alphas < adapter.grid[-1] - 1e-9  # type: ignore[union-attr]
-            self._rows.append([alphas.mean(), below.mean(), adapter.ltv])  # type: ignore[union-attr]
+            changed = self._changed(alphas).mean() if self.n_calls % EVERY == 0 else np.nan
+            self._rows.append([alphas.mean(), below.mean(), adapter.ltv, changed])  # type: ignore[union-attr]
         if self.num_timesteps - self._last >= self.interval:
             self._close_row()
         return True
@@ -52,9 +57,22 @@ class Watch(BaseCallback):
     def _on_training_end(self) -> None:
         self._close_row()
 
+    def _changed(self, alphas: np.ndarray) -> np.ndarray:
+        """
+        :param alphas: levels at which the actions are compared, (E,)
+        :return: whether the mean of the heads would have made another action greedy, (E,)
+        """
+        model: Any = self.model
+        valid, values = model.policy.valid_actions(model._last_obs), model._acting.values  # (K, E, A)
+        neutral = model.policy.greedy_actions(values.mean(dim=0, keepdim=True), alphas, valid)
+        return model.policy.greedy_actions(values, alphas, valid) != neutral
+
     def _close_row(self) -> None:
         if self._rows:
-            self.risk.append([self.num_timesteps, *(f"{mean:.6g}" for mean in np.mean(self._rows, axis=0))])
+            rows = np.array(self._rows, dtype=float)
+            known = (~np.isnan(rows)).sum(axis=0)
+            means = np.where(known > 0, np.nansum(rows, axis=0) / np.maximum(known, 1), np.nan)
+            self.risk.append([self.num_timesteps, *(f"{mean:.6g}" for mean in means)])
         self._rows, self._last = [], self.num_timesteps
 
 

@@ -503,3 +503,12 @@ def test_the_table_of_the_logger_goes_on(tmp_path, monkeypatch):
     monkeypatch.undo()
     pd.testing.assert_frame_equal(logged_run(tmp_path / "parts", go_on=True)[whole.columns], whole)
     assert len(whole) > 3
+
+
+def test_arguments_of_resume_win(tmp_path, monkeypatch):
+    tiny(IQN, make_vec_env(Chain, 1, seed=0)).learn(60, callback=RunCheckpoint(50, tmp_path), log_interval=3)
+    seen, learn = [], IQN.learn
+    monkeypatch.setattr(IQN, "learn", lambda self, *args, **kwargs: seen.append(kwargs) or learn(self, *args, **kwargs))
+    resume(tmp_path, make_vec_env(Chain, 1, seed=0))
+    resume(tmp_path, make_vec_env(Chain, 1, seed=0), log_interval=7)
+    assert [kwargs["log_interval"] for kwargs in seen] == [3, 7]

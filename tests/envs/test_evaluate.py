@@ -8,6 +8,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_ora import IQN
 from sb3_ora.envs import NanoDroneEnv, NanoDroneVecEnv
 from sb3_ora.envs.evaluate import ENDS, Result, evaluate, main, rows, wilson_interval
+from sb3_ora.envs.nano_drone.config import NanoDroneConfig
 from tests.tiny import tiny
 
 
@@ -150,3 +151,18 @@ def test_options_of_the_command_line(tmp_path, monkeypatch, capsys):
     assert values["mean_success_steps"] == 52
     printed = capsys.readouterr().out.splitlines()[-1].split()
     assert printed[:2] == ["4", "50.0"] and printed[-2:] == ["8.00", "52.0"]
+
+
+def test_defaults_of_the_command_line(monkeypatch):
+    calls = []
+
+    def fly(model, density, n_layouts, seed, vec_normalize, **env_kwargs):
+        calls.append((density, n_layouts, seed))
+        default = NanoDroneConfig()
+        assert env_kwargs == {name: getattr(default, name) for name in env_kwargs} and len(env_kwargs) == 5
+        return Result(density, np.array(["reached"]), np.ones(1), np.ones(1, dtype=int))
+
+    monkeypatch.setattr("sb3_ora.envs.evaluate.evaluate", fly)
+    monkeypatch.setattr("sb3_ora.envs.evaluate.load_model", lambda *_: object())
+    main(["--algo", "iqn", "--model", "no/such/model.zip"])
+    assert calls == [(2, 500, 0), (6, 500, 0), (12, 500, 0)]

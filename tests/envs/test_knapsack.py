@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from scipy.optimize import Bounds, LinearConstraint, milp
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from scipy.optimize import Bounds, LinearConstraint, milp
 from stable_baselines3.common.env_checker import check_env as check_env_of_sb3
 
 from sb3_ora.envs import KnapsackEnv

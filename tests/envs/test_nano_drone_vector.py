@@ -110,3 +110,25 @@ def test_training_logs_the_success_rate():
 def test_seeds_of_numpy(seed):
     env = NanoDroneVectorEnv(2)
     np.testing.assert_array_equal(env.reset(seed=seed)[0], env.reset(seed=3)[0])
+
+
+def test_rewards_of_earlier_steps_stay():
+    env = NanoDroneVectorEnv(2)
+    env.reset(seed=0, options={"obstacles": [], "start": (3.0, 0.0), "goal": (0.0, 3.0)})
+    rewards = [env.step(np.array([2, 2]))[1] for _ in range(10)]  # 1 m to the wall
+    assert rewards[0].tolist() == [-0.1, -0.1] and rewards[-1].tolist() == [-25.1, -25.1]
+
+
+def test_a_second_reset_has_another_layout():
+    many, single = NanoDroneVecEnv(1), NanoDroneEnv()
+    many.seed(8)
+    for seed in (8, None, None):
+        np.testing.assert_array_equal(many.reset()[0], single.reset(seed=seed)[0])
+
+
+def test_options_are_for_one_reset():
+    many, single = NanoDroneVecEnv(1), NanoDroneEnv()
+    many.seed(8)
+    many.set_options({"start": (0.0, 0.0), "obstacles": []})
+    for seed, options in ((8, {"start": (0.0, 0.0), "obstacles": []}), (None, None)):
+        np.testing.assert_array_equal(many.reset()[0], single.reset(seed=seed, options=options)[0])

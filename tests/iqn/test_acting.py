@@ -11,7 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_ora import IQN, ORAIQN
 from sb3_ora.risk.state import NO_ACTION
-from tests.tiny import several, set_values, tiny
+from tests.tiny import set_values, several, tiny
 from tests.toy_envs import AnySpace, Scripted
 
 BOX = spaces.Box(-1, 1, (2,))

@@ -10,7 +10,7 @@ from sb3_ora import ORAIQN
 from sb3_ora.iqn.bootstrap import bootstrap_mask
 from sb3_ora.iqn.losses import quantile_huber_loss
 from tests.tiny import tiny
-from tests.toy_envs import AnySpace
+from tests.toy_envs import AnySpace, Chain
 
 
 def transitions(n, seed=0):
@@ -95,3 +95,9 @@ def test_heads_without_any_transition_stay_as_they_are():
     moved = model.quantile_net.heads[0].weight.grad.view(4, -1).abs().sum(dim=1) > 0
     assert moved.tolist() == learns.tolist()
     assert learns.any() and not learns.all()
+
+
+def test_a_policy_keeps_its_share_of_heads(tmp_path):
+    model = tiny(ORAIQN, Chain(), policy_kwargs={"bootstrap_p": 0.5})
+    model.policy.save(tmp_path / "policy")
+    assert type(model.policy).load(tmp_path / "policy").bootstrap_p == 0.5

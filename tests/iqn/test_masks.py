@@ -15,7 +15,7 @@ from sb3_ora import IQN, ORAIQN
 from sb3_ora.envs import KnapsackEnv
 from sb3_ora.iqn.policies import IQNPolicy
 from tests.test_spaces import learned
-from tests.tiny import ALGORITHMS, several, set_values, tiny
+from tests.tiny import ALGORITHMS, set_values, several, tiny
 from tests.toy_envs import AnySpace
 
 N_ACTIONS = 6

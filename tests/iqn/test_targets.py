@@ -9,7 +9,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
 from sb3_ora import IQN, ORAIQN
 from sb3_ora.risk import lower_tail_cvar
-from tests.tiny import several, set_values, tiny
+from tests.tiny import set_values, several, tiny
 from tests.toy_envs import AnySpace, Scripted
 
 B, N, GAMMA = 6, 5, 0.9

@@ -38,9 +38,12 @@ def write_cell(cell, level=100.0, n_timesteps=1000, outcomes=("",), risk=True, r
     final.to_csv(cell.folder / "final.csv", index=False)
     if risk and cell.method.algo == "ora_iqn":
         steps = np.linspace(10, n_timesteps, 50)
-        rows = np.stack([steps, 1 - steps / n_timesteps / 2, steps / n_timesteps, np.exp(-steps / n_timesteps)], axis=1)
+        part = steps / n_timesteps
+        rows = np.stack([steps, 1 - part / 2, part, np.exp(-part), part / 10], axis=1)
         rows[0, 3] = np.nan
-        pd.DataFrame(rows, columns=["step", "alpha", "adapted", "ltv"]).to_csv(cell.folder / "risk.csv", index=False)
+        pd.DataFrame(rows, columns=["step", "alpha", "adapted", "ltv", "changed"]).to_csv(
+            cell.folder / "risk.csv", index=False
+        )
     content = {
         "complete": True,
         "settings": cell.settings(),

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import re
@@ -10,13 +11,18 @@ import pytest
 from stable_baselines3.common.monitor import load_results
 
 import sb3_ora
+import tests.study.packaged  # noqa: F401
+from sb3_ora import IQN
 from sb3_ora.checkpoint import checkpoints_in
 from sb3_ora.study import cell as cell_module
 from sb3_ora.study import watch
-from sb3_ora.study.cell import run_cell
-from sb3_ora.study.resuming import begin_again
+from sb3_ora.study.cell import CellManager, run_cell, write_record
+from sb3_ora.study.resuming import begin_again, checkpoint_for
 from sb3_ora.study.state import state_of
+from sb3_ora.zoo import register
 from tests.study.made_up import write_study
+from tests.tiny import tiny
+from tests.toy_envs import Chain
 
 TEXT = """
 environments:
@@ -204,3 +210,67 @@ def test_begin_again_keeps_log_and_lock(tmp_path):
         (tmp_path / name).touch()
     begin_again(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["cell.lock", "cell.log"]
+
+
+SMALL = """
+environments:
+  Packaged-v0: {}
+seeds: 2
+packages: [tests.study.packaged]
+configs:
+  tuned:
+    base: none
+    hyperparams: {policy: MlpPolicy, n_timesteps: 200, n_envs: 2, learning_starts: 50, batch_size: 8, policy_kwargs: {}}
+methods:
+  ora-cvar: {algo: ora_iqn, hyperparams: {n_heads: 3}}
+"""
+
+
+@pytest.fixture
+def managers(tmp_path):
+    """Two seeds of one method, without the files of the zoo."""
+    register()
+    cells = write_study(tmp_path, SMALL).cells()
+    for cell in cells:
+        cell.folder.mkdir(parents=True)
+    return [(cell, CellManager(cell)) for cell in cells]
+
+
+def test_seeds_are_other_models(managers):
+    weights = []
+    for cell, manager in managers:
+        model, _ = manager.setup_experiment()
+        assert model.seed == cell.seed
+        weights.append(model.policy.state_dict()["quantile_net.trunk.0.weight"])
+    assert not (weights[0] == weights[1]).all()
+
+
+def test_nothing_of_the_zoo_under_base_none(managers):
+    model, hyperparams = managers[0][1].setup_experiment()
+    given = {"policy", "n_timesteps", "n_envs", "learning_starts", "batch_size", "policy_kwargs", "n_heads"}
+    assert set(hyperparams) == given
+    assert (model.gamma, model.train_freq.frequency, model.target_update_interval) == (0.99, 4, 10_000)  # the defaults
+
+
+def test_a_record_is_whole_or_not_there(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("disk is full")
+
+    monkeypatch.setattr("sb3_ora.study.cell.os.replace", full)
+    with pytest.raises(OSError, match="full"):
+        write_record(tmp_path, {"complete": True})
+    assert not (tmp_path / "record.json").exists()
+
+
+def test_the_device_of_the_study(managers):
+    cell, _ = managers[0]
+    assert CellManager(dataclasses.replace(cell, device="cuda:1")).device == "cuda:1"
+
+
+def test_large_buffers_are_not_written(tmp_path, monkeypatch):
+    cell = write_study(tmp_path, SMALL).cells()[0]
+    cell.folder.mkdir(parents=True)
+    model = tiny(IQN, Chain(one_hot=True))  # 200 transitions of 2 * 5 float32
+    assert checkpoint_for(cell, model) is not None
+    monkeypatch.setattr("sb3_ora.study.resuming.LARGE_BUFFER", 200 * 2 * 5 * 4)
+    assert checkpoint_for(cell, model) is None

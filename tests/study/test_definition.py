@@ -145,8 +145,12 @@ def test_studies_of_the_paper(name, config):
     labels = [method.label for method in study.methods]
     assert name == "ablation" or set(labels) <= STYLES.keys()  # variants have styles made from their labels
     assert options["reference"] in labels
-    for paper in (*options["effects"].values(), options["paper_outcomes"]):
+    by_quantity = [paper for quantities in options["effects"].values() for paper in quantities.values()]
+    for paper in (*by_quantity, options["paper_outcomes"]):
         assert set(paper) <= {*labels}
+    tests = {env.env_id: {"training", *(f"test: {test}" for test in env.tests)} for env in study.environments}
+    for env, quantities in options["effects"].items():
+        assert set(quantities) <= tests[env]
     for method in study.methods:
         assert method.base == "zoo" or {"policy", "n_timesteps"} <= method.hyperparams.keys()
 
@@ -175,3 +179,9 @@ def test_their_hyperparameters_make_models(name, config):
         if isinstance(hyperparams.get("learning_rate"), str):
             hyperparams["learning_rate"] = ExperimentManager._preprocess_schedules(hyperparams)["learning_rate"]
         ALGOS[method.algo](env=stand_in(hyperparams["policy"]), device="cpu", **hyperparams)
+
+
+def test_defaults_are_those_of_the_docs(tmp_path):
+    study = write_study(tmp_path, "environments: {A-v0: {}}\nconfigs: {tuned: {}}\nmethods: {iqn: {algo: iqn}}\n")
+    assert study.evaluation == {"freq": 5000, "episodes": 10, "final_episodes": 100, "references": {}}
+    assert (study.seeds, study.device, study.packages) == ([1], "cpu", [])

@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 from scipy import stats
 
 from sb3_ora.study import figures
-from sb3_ora.study.collect import read_runs, seed_table, training_curve
+from sb3_ora.study.collect import read_runs, seed_table, step_grid, training_curve
 from sb3_ora.study.definition import load_study
 from sb3_ora.study.report import read_options, references, write_report
 from sb3_ora.study.styles import STYLES, style_of
@@ -28,7 +28,7 @@ methods:
   art: {name: ART, algo: art_iqn}
 report:
   window: 2
-  effects: {CartPole-v1: {art: 0.5}}
+  effects: {CartPole-v1: {training: {art: 0.5}}}
 """
 ONE_ENVIRONMENT = TEXT.replace("  or_gym/Knapsack-v1: {tests: {near: {}, far: {}}}\n", "")
 LEVELS = {"ora-cvar": 30.0, "composite": 20.0, "art": 25.0}
@@ -95,7 +95,9 @@ def test_effects(study):
     fill(study)
     runs, _ = read_runs(study)
     seeds = seed_table(runs, 2)
-    table = effect_table(runs, seeds, "ora-cvar", {"CartPole-v1": {"art": 0.5}})
+    table = effect_table(
+        runs, seeds, "ora-cvar", {"CartPole-v1": {"training": {"art": 0.5}, "test: test": {"composite": 0.2}}}
+    )
     assert len(table) == 2 * (2 + 3)
     training = table[table["quantity"] == "training"].reset_index(drop=True)
     for row in training.itertuples():
@@ -117,7 +119,7 @@ def test_effects(study):
     assert training["p_holm"].to_numpy()[order] == pytest.approx(by_hand, abs=1e-9)
     assert training["r_paper"].tolist() == pytest.approx([np.nan, 0.5, np.nan, np.nan], nan_ok=True)
     tests = table[table["quantity"] != "training"]
-    assert tests["r_paper"].isna().all()
+    assert tests["r_paper"].dropna().tolist() == [0.2] and tests.query("r_paper == 0.2")["method"].tolist() == ["composite"]
 
 
 def test_outcomes(study):
@@ -211,11 +213,12 @@ def check_profile(study, profile):
 
 
 def check_risk(study, table):
-    """The same alpha and LTV in all seeds: made_up.write_cell has alpha fall from 1 to 1/2 and LTV from 1 to 1/e."""
-    assert set(table["method"]) == {"ora-cvar", "composite"} and set(table["quantity"]) == {"alpha", "ltv"}
+    """The same in all seeds: made_up.write_cell has alpha fall from 1 to 1/2 and LTV from 1 to 1/e, changes rise to 1/10."""
+    assert set(table["method"]) == {"ora-cvar", "composite"} and set(table["quantity"]) == {"alpha", "ltv", "changed"}
     known = table.dropna()
     part = known["step"] / 1000
-    expected = np.where(known["quantity"] == "alpha", 1 - part / 2, np.exp(-part))
+    curves = {"alpha": 1 - part / 2, "ltv": np.exp(-part), "changed": part / 10}
+    expected = np.select([known["quantity"] == name for name in curves], list(curves.values()))
     for column in ("mean", "low", "high"):
         assert known[column].to_numpy() == pytest.approx(expected, abs=2e-3)
     assert len(known) > 350 and (known["seeds"] == 5).all()
@@ -226,7 +229,10 @@ def test_labels_and_lines_of_figures(study):
     r = {"r": 1.0, "r_episodes": 0.5, "r_paper": np.nan}
     effects = pd.DataFrame({"method": ["art", "composite"], "p": [0.01, 0.02], "p_holm": [0.025, 0.034], **r})
     figure, _ = figures.effect_figure(effects, {"art": "ART", "composite": "Composite"}, "title")
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["ART, p = 0.025", "Composite, p = 0.034"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        "ART, p (Holm) = 0.025",
+        "Composite, p (Holm) = 0.034",
+    ]
     cells = [cell for cell in study.cells(["art"]) if cell.environment.env_id == "CartPole-v1"]
     for cell, optimum in zip(cells, (10.0, 20.0, 30.0, 40.0, 100.0), strict=True):
         write_cell(cell, references={"optimum": optimum, "greedy": 1.0})
@@ -351,3 +357,92 @@ def test_the_report_of_other_seeds(study):
     runs, notes = read_runs(load_study(study.path, output=study.root.parent, seeds=2), ["art"])
     assert len(runs) == 4 and {run.cell.seed for run in runs} == {1, 2}
     assert notes == [f"{env}, ART: 2 seeds, not a claim." for env in ("CartPole-v1", "or_gym/Knapsack-v1")]
+
+
+# Each number in its place
+
+
+ONE_TEST = """
+environments:
+  CartPole-v1: {tests: {2: {}}}
+seeds: 5
+configs: {tuned: {}}
+methods:
+  art: {name: ART, algo: art_iqn}
+  ora-cvar: {name: ORA, algo: ora_iqn, hyperparams: {n_heads: 4}}
+report: {window: 1, cost: true}
+"""
+
+
+def test_an_episode_that_ends_after_the_last_step(tmp_path):
+    """Several environments overshoot: 520 of 500 steps."""
+    cell = write_study(tmp_path, ONE_TEST).cells()[0]
+    write_cell(cell, episodes=[[100, 1], [520, 3]], n_timesteps=500)
+    (run,), _ = read_runs(write_study(tmp_path, ONE_TEST))
+    curve = training_curve(run, np.array([310, 500, 520]), 1)
+    assert curve == pytest.approx([2, 1 + 2 * 400 / 420, 3])
+
+
+def test_outcomes_that_pandas_takes_for_missing(tmp_path):
+    study = write_study(tmp_path, ONE_TEST)
+    write_cell(study.cells()[0], outcomes=("None", "hit", "", "hit"))
+    runs, _ = read_runs(study)
+    (row,) = outcome_table(runs, {"none": "None", "no": "", "hit": "hit"}, {}).to_dict("records")
+    assert (row["test"], row["none"], row["no"], row["hit"]) == ("2", 25, 25, 50)
+
+
+def test_notes_on_hyperparameters_and_machines(tmp_path):
+    study = write_study(tmp_path, ONE_TEST)
+    first, _, second, _, third, *_ = study.cells()
+    write_cell(first)
+    write_cell(second, machine={"cpu": "another", "device": "cpu"})
+    write_cell(third, hyperparams={"gamma": "0.5"})
+    _, notes = read_runs(study)
+    for what in ("hyperparams", "machine"):
+        assert f"CartPole-v1, ART: the seeds have 2 different {what}." in notes
+
+
+def test_unequal_lengths_and_four_seeds(tmp_path):
+    study = write_study(tmp_path, ONE_TEST)
+    for cell in study.cells(["art"])[:4]:
+        write_cell(cell, n_timesteps=1000 if cell.seed == 1 else 400)
+    runs, notes = read_runs(study)
+    assert step_grid(runs)[-1] == 1000
+    assert "CartPole-v1, ART: 4 seeds, not a claim." in notes
+    summary = summary_table(seed_table(runs, 1))
+    assert not summary["claim"].any() and summary[["iqm_low", "iqm_high"]].isna().all(axis=None)
+
+
+def test_bars_and_effects():
+    summary = pd.DataFrame(
+        {"method": ["art"], "name": ["ART"], "seeds": [5], "iqm": [4.0], "iqm_low": [1.0], "iqm_high": [5.0]}
+    )
+    figure, _ = figures.test_figure(summary, pd.DataFrame({"method": ["art"], "value": [2.0]}), {}, "title")
+    (bar,) = [part for part in figure.axes[0].containers if hasattr(part, "errorbar") and part.errorbar is not None]
+    (segment,) = bar.errorbar.lines[2][0].get_segments()
+    assert segment[:, 0].tolist() == [1, 5]
+    effects = pd.DataFrame({"method": ["art"], "p_holm": [0.1], "r": [0.9], "r_episodes": [0.2], "r_paper": [0.5]})
+    figure, _ = figures.effect_figure(effects, {"art": "ART"}, "title")
+    drawn = {line.get_label(): line.get_xdata()[0] for line in figure.axes[0].lines}
+    assert (drawn["seeds"], drawn["episodes (not independent)"], drawn["paper"]) == (0.9, 0.2, 0.5)
+
+
+def test_cost_against_heads(tmp_path):
+    study = write_study(tmp_path, ONE_TEST)
+    for cell in study.cells(["ora-cvar"])[:3]:
+        write_cell(cell, episodes=[[1, 10.0 * cell.seed], [1000, 10.0 * cell.seed]])
+    runs, _ = read_runs(study)
+    figure, table = figures.cost_figure(cost_table(runs), seed_table(runs, 1), {"ora-cvar": "ORA"}, "title")
+    assert table[["training_mean", "training_min", "training_max"]].to_numpy().tolist() == [[20, 10, 30]]
+    assert figure.axes[0].lines[0].get_ydata().tolist() == [20]
+
+
+def test_bars_are_of_the_test(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "save", lambda *_: None)
+    study = write_study(tmp_path, ONE_TEST)
+    for cell in study.cells(["art"]):
+        write_cell(cell, level=10.0 * cell.seed)
+    write_report(study, study.root / "report")
+    finals = [pd.read_csv(cell.folder / "final.csv")["return"].mean() for cell in study.cells(["art"])]
+    table = pd.read_csv(study.root / "report" / "test_2_CartPole-v1.csv")
+    assert table["iqm"].item() == pytest.approx(stats.trim_mean(finals, 0.25), rel=1e-4)

@@ -217,3 +217,8 @@ def test_a_worker_of_ray_that_dies_changes_no_number(tmp_path):
     output, _ = run.communicate(timeout=600)
     assert run.returncode == 0, output
     assert_as_alone(study, tmp_path / "alone")
+
+
+def test_why_a_process_failed():
+    outcome = run_process("cell", [sys.executable, "-S", "-c", "raise SystemExit('why')"], "log")
+    assert outcome == ("cell", "log", 1, "why")

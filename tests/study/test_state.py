@@ -79,3 +79,15 @@ def test_hyperparameters_of_the_zoo_are_settings(tmp_path, monkeypatch):
 def test_what_the_zoo_says(algo, env_id, names):
     entries = default_hyperparameters(algo, env_id)
     assert list(entries) == names and all(entry["policy"].endswith("Policy") for entry in entries.values())
+
+
+@pytest.mark.parametrize(("old", "new"), [("final_episodes: 7", "final_episodes: 8"), ("steps: 7", "steps: 8")])
+def test_other_evaluations_are_other_results(tmp_path, old, new):
+    text = "environments: {A-v0: {env_kwargs: {steps: 7}, tests: {small: {}}}}\nevaluation: {final_episodes: 7}\n"
+    text += "configs: {tuned: {}}\nmethods: {iqn: {algo: iqn}}\n"
+    study = write_study(tmp_path, text)
+    write_cell(study.cells()[0])
+    assert state_of(study.cells()[0]) == "complete"
+    study.path.write_text(text.replace(old, new))
+    (cell,) = load_study(study.path, output=tmp_path / "out").cells()
+    assert state_of(cell) == "changed"

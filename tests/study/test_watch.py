@@ -1,14 +1,16 @@
 import numpy as np
 import pytest
+import torch as th
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.callbacks import ConvertCallback
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_ora import IQN, ORAIQN
+from sb3_ora.risk import lower_tail_cvar
 from sb3_ora.study.watch import Watch, greedy_episodes
-from tests.tiny import tiny
-from tests.toy_envs import Scripted
+from tests.tiny import set_values, tiny
+from tests.toy_envs import Chain, Scripted
 
 
 class Drawn(Scripted):
@@ -93,7 +95,11 @@ def test_risk_of_an_ensemble():
 
     def keep(local, _):
         if model._acting is not None:
-            kept.append([model._acting_alphas.mean(), (model._acting_alphas < 1).mean(), model.adapter.ltv])
+            (law,) = model._acting.values.permute(1, 0, 2).numpy()  # (K, A)
+            (alpha,) = model._acting_alphas
+            averse = [lower_tail_cvar(th.tensor(law[:, action]), alpha).item() for action in range(law.shape[1])]
+            changed = float(np.argmax(averse) != np.argmax(law.mean(axis=0)))
+            kept.append([alpha, float(alpha < 1), model.adapter.ltv, changed if model.num_timesteps % 5 == 0 else np.nan])
         return True
 
     model.learn(68, callback=[watch, ConvertCallback(keep)])
@@ -101,5 +107,19 @@ def test_risk_of_an_ensemble():
     assert rows[:, 0].tolist() == [21, 28, 35, 42, 49, 56, 63, 68]
     kept = np.array(kept)  # steps 21 to 68
     assert len(kept) == 48 and kept[:, 0].min() < 1
-    means = [kept[0], *kept[1:43].reshape(6, 7, 3).mean(axis=1), kept[43:].mean(axis=0)]
-    assert rows[:, 1:] == pytest.approx(np.array(means), rel=1e-5)
+    means = [kept[0], *np.nanmean(kept[1:43].reshape(6, 7, 4), axis=1), np.nanmean(kept[43:], axis=0)]
+    assert rows[:, 1:] == pytest.approx(np.array(means), rel=1e-5, nan_ok=True)
+    assert 0 < np.nanmean(kept[:, 3]) < 1
+
+
+def test_the_action_before_counts_in_final_episodes():
+    """
+    Heads agree that action 0 is worth 1; action 1 is worth 1.75 on average and -2 at worst. With alpha(1, 1) = 1/4 the
+    agent turns back in state 1, ten times for 0.02 each; if the level is that of an episode's start, it walks to the end.
+    """
+    model = tiny(ORAIQN, Chain())
+    set_values(model, [[1.0, -2.0], [1.0, 2.0], [1.0, 3.0], [1.0, 4.0]])
+    model.policy.risk.table.alpha[model.policy.risk.table.rows(np.array([2 * 1 + 1]))] = 0.25
+    env = DummyVecEnv([lambda: Monitor(Chain())] * 2)
+    rows = greedy_episodes(model, env, 2, 0)
+    assert [row[:2] for row in rows] == [[pytest.approx(0.2), 20]] * 2

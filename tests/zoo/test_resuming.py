@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch as th
+import yaml
 from stable_baselines3.common.save_util import load_from_zip_file
+
+from sb3_ora.zoo.resuming import saved_arguments
 
 CONFIG = """
 CartPole-v1:
@@ -109,3 +112,12 @@ def test_what_cannot_be_resumed(folders):
     assert (
         done.returncode == 1 and "has no RunCheckpoint among its callbacks" in done.stdout and "Traceback" not in done.stdout
     )
+
+
+def test_a_resumed_run_takes_no_trained_agent_and_no_trial(tmp_path):
+    settings = tmp_path / "logs" / "iqn" / "CartPole-v1_1" / "CartPole-v1"
+    settings.mkdir(parents=True)
+    given = {"trained_agent": "old.zip", "trial_id": 3, "log_folder": "elsewhere", "seed": 1}
+    (settings / "args.yml").write_text(yaml.safe_dump(given))
+    arguments, _ = saved_arguments(settings.parent)
+    assert vars(arguments) == {"trained_agent": "", "trial_id": None, "log_folder": str(tmp_path / "logs"), "seed": 1}
