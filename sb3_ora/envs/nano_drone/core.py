@@ -109,7 +109,6 @@ class NanoDroneCore:
         self.goals[drone] = goal
         if self.noisy:
             self._draw_noise(drone)
-            self._quiet_steps = min(self._quiet_steps, NOISE_BLOCK - 1)
 
         distance, *ranges = sense(edges, start[None])[0].tolist()
         (x, y), (goal_x, goal_y) = start.tolist(), goal.tolist()
