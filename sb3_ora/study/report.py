@@ -107,7 +107,7 @@ def write_report(study: Study, folder: Path, only: Collection[str] = ()) -> Path
     writer.add(
         "summary",
         f"Return by method, over seeds. 'training' is the height of the training curve (mean of {options['window']} "
-        "episodes) averaged over the run, tests are greedy; IQM with 95 % bootstrap interval (which covers about 85 to 90 % "
+        "episodes) averaged over the run, tests are greedy; IQM with 95 % bootstrap interval (which covers about 90 % "
         "with 5 seeds). A claim needs 5 seeds, and so does an interval.",
         summary,
     )
