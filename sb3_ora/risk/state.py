@@ -160,11 +160,9 @@ class RiskState(nn.Module):
             self.use_mean = bool(entries[""]["use_mean"])
         elif strict:
             missing_keys.append(prefix + "level")
-        if self.table is not None and "layout" in entries[""]:
-            if not self._fits(json.loads(bytes(entries[""]["layout"].tolist()))):
-                return
-        elif self.table is not None and strict:
-            missing_keys.append(prefix + "layout")
+        layout = entries[""].get("layout")
+        if self.table is not None and layout is not None and not self._fits(json.loads(bytes(layout.tolist()))):
+            return
         for part in ("table", "state_key"):
             if entries[part] and getattr(self, part) is not None:
                 getattr(self, part).load_state_dict(entries[part])
