@@ -61,11 +61,11 @@ def check_observations(model: BaseAlgorithm, env: NanoDroneVecEnv) -> None:
     """
     :param model: what flies
     :param env: where
-    :raises ValueError: if the model was trained on observations of another shape
+    :raises ValueError: if the model was trained on observations of another shape, or in other units
     """
-    if getattr(model, "observation_space", env.observation_space).shape != env.observation_space.shape:
+    if getattr(model, "observation_space", env.observation_space) != env.observation_space:
         raise ValueError(
-            f"model was trained on {model.observation_space}, but flies with {env.observation_space}: see obs_mode"
+            f"model was trained on {model.observation_space}, but flies with {env.observation_space}: see obs_mode, normalize"
         )
 
 

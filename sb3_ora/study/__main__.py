@@ -9,13 +9,15 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+import filelock
+
 # Before torch is imported: a cell has one thread
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from sb3_ora.study.definition import OUTPUT, Cell, Study, load_study
 from sb3_ora.study.process import end_with_parent, output_to
 from sb3_ora.study.runner import BACKENDS, run_cells
-from sb3_ora.study.state import LOG, STATES, state_of
+from sb3_ora.study.state import LOG, RUNS_ELSEWHERE, STATES, state_of
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -34,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", parents=[common, several], help="run the cells that are not complete")
     run.add_argument("--jobs", type=int, default=1, help="cells that run at once on this machine")
-    run.add_argument("--backend", choices=BACKENDS, default="loky", help="engine of joblib")
+    run.add_argument("--backend", choices=BACKENDS, default="threading", help="engine of joblib")
     run.add_argument("--address", help="of a Dask scheduler or a Ray cluster")
     run.add_argument("--print-commands", action="store_true", help="only print one shell line for each cell to run")
     commands.add_parser("status", parents=[common, several], help="how many cells are complete, and which are not")
@@ -57,7 +59,9 @@ def run(study: Study, args: argparse.Namespace) -> int:
     cells = study.cells(args.only)
     states = {cell.name: state_of(cell) for cell in cells}
     if args.print_commands:
-        print("\n".join(cell.shell_line for cell in cells if states[cell.name] != "complete"))
+        for cell in cells:
+            if states[cell.name] in ("incomplete", "missing"):
+                print(cell.shell_line)
         return 0
     failed = run_cells(cells, args.jobs, args.backend, args.address)
     if failed:
@@ -109,12 +113,14 @@ def run_one(study: Study, args: argparse.Namespace) -> int:
                 from sb3_ora.study.cell import run_cell
 
                 run_cell(cell)
+            except filelock.Timeout:  # the log is that of the process which runs the cell
+                raise
             except BaseException:
                 traceback.print_exc()
                 raise
     except Exception as error:
         print(f"{type(error).__name__}: {error}\n{log}", file=sys.stderr)
-        return 1
+        return RUNS_ELSEWHERE if isinstance(error, filelock.Timeout) else 1
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from sb3_ora.checks import check_choice, check_integer
+from sb3_ora.checks import LARGEST_SEED, check_choice, check_integer
 from sb3_ora.zoo.files import default_hyperparameters
 
 #: Where studies are run unless told otherwise
@@ -158,6 +158,17 @@ class Study:
         ]
 
 
+class _OnceEach(yaml.SafeLoader):
+    """Refuses keys that are given twice, of which YAML would drop the first without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def load_study(
     path: str | Path, config: str = "tuned", output: str | Path | None = None, seeds: int | list[int] | None = None
 ) -> Study:
@@ -171,7 +182,7 @@ def load_study(
     """
     path = Path(path).absolute()
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text(), _OnceEach)
     except yaml.YAMLError as error:
         raise ValueError(f"{path.name} is no YAML: {error}") from error
     _check_keys(str(path.name), content, Study.__dataclass_fields__.keys() - {"path", "config", "root"} | {"configs"})
@@ -204,9 +215,13 @@ def load_study(
     )
 
 
-def _check_keys(where: str, given: Any, allowed: Iterable[str]) -> None:
+def _check_mapping(where: str, given: Any) -> None:
     if not isinstance(given, Mapping):
         raise ValueError(f"{where} must be a mapping, got {given!r}")
+
+
+def _check_keys(where: str, given: Any, allowed: Iterable[str]) -> None:
+    _check_mapping(where, given)
     for key in given:
         check_choice(f"each key of {where}", key, sorted(allowed))
 
@@ -214,7 +229,9 @@ def _check_keys(where: str, given: Any, allowed: Iterable[str]) -> None:
 def _seeds(given: Any) -> list[int]:
     """Ten seeds are 1 ... 10: with 0, rl-zoo3's ``--exp-id`` could not name the run."""
     if isinstance(given, list):
-        seeds = [check_integer("each seed", seed, 0) for seed in given]
+        seeds = [check_integer("each seed", seed, 0, LARGEST_SEED) for seed in given]
+        if not seeds:
+            raise ValueError("seeds must be at least one, got []")
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"seeds must differ, got {seeds}")
         return seeds
@@ -224,6 +241,10 @@ def _seeds(given: Any) -> list[int]:
 def _environment(env_id: str, given: Mapping[str, Any]) -> Environment:
     _check_keys(f"environments.{env_id}", given, ("env_kwargs", "tests"))
     env_kwargs = given.get("env_kwargs") or {}
+    _check_mapping(f"environments.{env_id}.env_kwargs", env_kwargs)
+    _check_mapping(f"environments.{env_id}.tests", given.get("tests") or {})
+    for name, kwargs in (given.get("tests") or {}).items():
+        _check_mapping(f"environments.{env_id}.tests.{name}", kwargs or {})
     tests = {str(name): {**env_kwargs, **(kwargs or {})} for name, kwargs in (given.get("tests") or {"test": {}}).items()}
     return Environment(env_id, env_kwargs, tests)
 
@@ -232,6 +253,7 @@ def _methods(given: Mapping[str, Any], config: str, configs: Mapping[str, Any]) 
     chosen = configs[config]
     _check_keys(f"configs.{config}", chosen, (*LAYER_KEYS, "algorithms"))
     algorithms = chosen.get("algorithms") or {}
+    _check_mapping(f"configs.{config}.algorithms", algorithms)
     known = sorted({str(method["algo"]) for method in given.values() if isinstance(method, Mapping) and "algo" in method})
     for algo, layer in algorithms.items():
         check_choice(f"each key of configs.{config}.algorithms", algo, known)
@@ -240,21 +262,26 @@ def _methods(given: Mapping[str, Any], config: str, configs: Mapping[str, Any]) 
     for label, method in given.items():
         _check_keys(f"methods.{label}", method, ("name", "algo", *LAYER_KEYS, *configs))
         _check_keys(f"methods.{label}.{config}", method.get(config) or {}, LAYER_KEYS)
+        if not isinstance(method.get("algo"), str):
+            raise ValueError(f"methods.{label} must have algo, a name, got {method.get('algo')!r}")
         layers = [chosen, algorithms.get(method.get("algo")) or {}, method, method.get(config) or {}]
         methods.append(_method(str(label), method, layers))
     return methods
 
 
 def _method(label: str, given: Mapping[str, Any], layers: Iterable[Mapping[str, Any]]) -> Method:
-    if not re.fullmatch(r"[\w.+-]+", label) or label == "report":
+    if not re.fullmatch(r"[\w.+-]+", label) or label == "report" or not label.strip("."):
         raise ValueError(f"each label of methods must be a name of a folder other than 'report', got {label!r}")
-    if "algo" not in given:
-        raise ValueError(f"methods.{label} must have algo")
     base: str = "zoo"
     hyperparams: dict[str, Any] = {}
     for layer in layers:
         base = check_choice("base", layer.get("base", base), BASES)
+        _check_mapping(f"hyperparams for methods.{label}", layer.get("hyperparams") or {})
         hyperparams = _lay_over(hyperparams, layer.get("hyperparams") or {})
+    if "env_kwargs" in hyperparams:
+        raise ValueError(
+            f"hyperparams for methods.{label} must not hold env_kwargs: give them to the environment, and its tests"
+        )
     return Method(label, given.get("name", label), given["algo"], base, hyperparams)
 
 

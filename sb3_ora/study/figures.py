@@ -249,7 +249,8 @@ def cost_figure(cost: pd.DataFrame, seeds: pd.DataFrame, names: Mapping[str, str
     texts = ("training return", "s per 1000 steps", "peak memory, MB")
     with_heads, without = table.dropna(subset=["n_heads"]), table[table["n_heads"].isna()]
     for axis, column, text in zip(panels, columns, texts, strict=True):
-        axis.plot(with_heads["n_heads"], with_heads[column], "o-", color="#D55E00", markersize=3, label="ORA, K heads")
+        if len(with_heads):
+            axis.plot(with_heads["n_heads"], with_heads[column], "o-", color="#D55E00", markersize=3, label="ORA, K heads")
         if column == "training_mean":
             low, high = with_heads["training_min"], with_heads["training_max"]
             axis.fill_between(with_heads["n_heads"], low, high, color="#D55E00", alpha=0.15, linewidth=0)
@@ -258,7 +259,8 @@ def cost_figure(cost: pd.DataFrame, seeds: pd.DataFrame, names: Mapping[str, str
             value = getattr(row, column)
             axis.axhline(value, color=style.color, linestyle=style.line, linewidth=1.1, label=names[row.method])
         axis.set_ylabel(text, **FONT)
-    panels[-1].set_xscale("log", base=2)
+    if len(with_heads):
+        panels[-1].set_xscale("log", base=2)
     panels[0].set_title(title, **FONT)
     panels[-1].set_xlabel("number of heads K", **FONT)
     legend_below(figure, panels[0])

@@ -82,6 +82,12 @@ def read_options(study: Study) -> dict[str, Any]:
     options = {**OPTIONS, **study.report}
     check_integer("report.window", options["window"])
     labels = [method.label for method in study.methods]
+    check_choice("report.reference", options["reference"], labels) if "reference" in study.report else None
+    for label, tests in (options["paper_outcomes"] or {}).items():
+        for test, printed in tests.items():
+            if len(printed) != len(options["outcomes"]):
+                wanted = f"a number for each of {list(options['outcomes'])}"
+                raise ValueError(f"report.paper_outcomes.{label}.{test} must have {wanted}, got {printed!r}")
     for name, shown in options["figures"].items():
         for label in shown:
             check_choice(f"each label of report.figures.{name}", label, labels)

@@ -12,11 +12,7 @@ from sb3_ora.checkpoint import CheckpointError, RunCheckpoint, last_checkpoint
 from sb3_ora.iqn.buffers import LARGE_BUFFER, observation_bytes
 from sb3_ora.iqn.iqn import IQN
 from sb3_ora.study.definition import Cell
-from sb3_ora.study.state import LOCK, LOG
-
-CHECKPOINTS = "checkpoints"
-#: Beside the checkpoints, what they are of
-SETTINGS = "settings.json"
+from sb3_ora.study.state import CHECKPOINTS, LOCK, LOG, SETTINGS
 
 
 def can_resume(cell: Cell) -> bool:

@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeAlias
 
 from sb3_ora.checks import check_choice
 from sb3_ora.study.definition import Cell
-from sb3_ora.study.state import LOG, state_of
+from sb3_ora.study.state import LOG, RUNS_ELSEWHERE, state_of
 
-BACKENDS = ("loky", "dask", "ray")
+BACKENDS = ("threading", "dask", "ray")
 #: Arguments of :func:`run_process`
 Call: TypeAlias = tuple[str, list[str], str]
 
@@ -50,28 +50,30 @@ def run_process(name: str, command: list[str], log: str) -> Outcome:
     return Outcome(name, log, process.wait(), message.strip())
 
 
-def run_cells(cells: Sequence[Cell], jobs: int = 1, backend: str = "loky", address: str | None = None) -> list[Outcome]:
+def run_cells(cells: Sequence[Cell], jobs: int = 1, backend: str = "threading", address: str | None = None) -> list[Outcome]:
     """
     Run the cells that are not complete, with a progress bar over them. A cell that fails does not stop the others.
 
     :param cells: the cells
     :param jobs: how many run at once; with "dask" and "ray" the cluster decides
-    :param backend: "loky" for this machine, "dask" or "ray" for a cluster
+    :param backend: "threading" for this machine, "dask" or "ray" for a cluster
     :param address: of the cluster, such as "tcp://10.0.0.1:8786"; None for a new one on this machine
-    :return: the outcomes other than success
+    :return: the outcomes other than success, without cells that another process runs
     """
     from tqdm import tqdm
 
     check_choice("backend", backend, BACKENDS)
-    if backend == "loky" and address is not None:
-        raise ValueError(f"address={address!r} has no meaning with backend='loky'")
+    if backend == "threading" and address is not None:
+        raise ValueError(f"address={address!r} has no meaning with backend='threading'")
     todo = [cell for cell in cells if state_of(cell) != "complete"]
     calls: list[Call] = [(cell.name, cell.command, str(cell.folder / LOG)) for cell in todo]
     outcomes = _on_ray(calls, address) if backend == "ray" else _on_joblib(calls, jobs, backend, address)
     failed = []
     with tqdm(total=len(cells), initial=len(cells) - len(todo), unit="cell", smoothing=0) as bar:
         for outcome in outcomes if calls else ():
-            if outcome.code:
+            if outcome.code == RUNS_ELSEWHERE:
+                bar.write(f"left to the process that runs it: {outcome.name}")
+            elif outcome.code:
                 failed.append(outcome)
                 bar.write(f"failed: {outcome.name}, see {outcome.log}\n{outcome.message}")
             bar.update()
@@ -90,7 +92,8 @@ def _on_joblib(calls: list[Call], jobs: int, backend: str, address: str | None) 
             stack.enter_context(joblib.parallel_config("dask", client=client))
             jobs = -1
         else:
-            stack.enter_context(joblib.parallel_config("loky"))
+            # Cells are processes already: with threads to wait for them, they end when this process does
+            stack.enter_context(joblib.parallel_config("threading"))
         # A worker that is lost takes one cell with it: no batches
         parallel = joblib.Parallel(jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="all")
         yield from parallel(joblib.delayed(run_process)(*call) for call in calls)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import filelock
@@ -10,8 +11,13 @@ import filelock
 from sb3_ora.study.definition import Cell
 
 RECORD = "record.json"
+CHECKPOINTS = "checkpoints"
+#: Beside the checkpoints, what they are of
+SETTINGS = "settings.json"
 LOG = "cell.log"
 LOCK = "cell.lock"
+#: Exit status of a cell that another process runs
+RUNS_ELSEWHERE = 75
 #: In the order of a table
 STATES = ("complete", "running", "incomplete", "missing", "changed")
 
@@ -21,23 +27,30 @@ def read_record(cell: Cell) -> dict[str, Any] | None:
     :param cell: the cell
     :return: what it has recorded; None if it is not complete
     """
-    path = cell.folder / RECORD
-    record = json.loads(path.read_text()) if path.is_file() else {}
-    return record if record.get("complete") else None
+    record = _read_json(cell.folder / RECORD)
+    return record if record is not None and record.get("complete") else None
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """What the file says; None if there is none, or it was not written to its end."""
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
 
 
 def is_complete(cell: Cell) -> bool:
     """
     :param cell: the cell
     :return: whether it is complete, with the settings it has now
-    :raises ValueError: if it is complete with other settings
+    :raises ValueError: if it is complete, or has a checkpoint, with other settings
     """
     record = read_record(cell)
-    if record is None:
-        return False
-    if record["settings"] != json.loads(json.dumps(cell.settings())):
-        raise ValueError(f"{cell.folder} holds results of other settings: remove it, or choose another output")
-    return True
+    settings = _read_json(cell.folder / CHECKPOINTS / SETTINGS) if record is None else record["settings"]
+    if settings is not None and settings != json.loads(json.dumps(cell.settings())):
+        what = "an interrupted run" if record is None else "results"
+        raise ValueError(f"{cell.folder} holds {what} of other settings: remove it, or choose another output")
+    return record is not None
 
 
 def state_of(cell: Cell) -> str:

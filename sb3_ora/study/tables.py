@@ -196,4 +196,4 @@ def _cell_text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float | np.floating):
         return "" if np.isnan(value) else f"{value:.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
-    return str(value)
+    return str(value).replace("|", "\\|")

@@ -190,3 +190,6 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
 
     setattr(method, "_sb3_ora", True)  # noqa: B010, mypy forbids the assignment
     return method
+
+
+extend(ExperimentManager)  # also where this module is imported first

@@ -32,9 +32,10 @@ def patch(module: ModuleType) -> None:
         module.HYPERPARAMS_CONVERTER.update(CONVERTERS | module.HYPERPARAMS_CONVERTER)
     elif module.__name__ == "rl_zoo3.exp_manager":
         # Imported here because it needs rl_zoo3, which may not be loaded when this module is
-        from sb3_ora.zoo.manager import extend
+        from sb3_ora.zoo import manager
 
-        extend(module.ExperimentManager)
+        if hasattr(manager, "extend"):  # else it is being imported, and extends it itself
+            manager.extend(module.ExperimentManager)
     else:
         raise ValueError(
             f"module must be rl_zoo3.utils, rl_zoo3.hyperparams_opt or rl_zoo3.exp_manager, not {module.__name__}"

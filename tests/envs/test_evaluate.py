@@ -95,8 +95,9 @@ def test_command_line_with_normalised_observations(tmp_path, capsys):
         main(as_found)
     (folders[1] / "vecnormalize.pkl").unlink()
 
-    with pytest.raises(ValueError, match=r"model was trained on .* see obs_mode"):
-        main(arguments)
+    for wrong in (arguments, [*arguments, "--obs-mode", "partial", "--normalize"]):
+        with pytest.raises(ValueError, match=r"model was trained on .* see obs_mode, normalize"):
+            main(wrong)
     with pytest.raises(ValueError, match=r"algo must be one of .*'iqm'"):
         main(["--algo", "iqm", *arguments[2:]])
 

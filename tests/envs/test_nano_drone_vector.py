@@ -2,6 +2,7 @@
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.error import ResetNeeded
 import pytest
 from stable_baselines3.common.vec_env import VecMonitor
 
@@ -132,3 +133,12 @@ def test_options_are_for_one_reset():
     many.set_options({"start": (0.0, 0.0), "obstacles": []})
     for seed, options in ((8, {"start": (0.0, 0.0), "obstacles": []}), (None, None)):
         np.testing.assert_array_equal(many.reset()[0], single.reset(seed=seed, options=options)[0])
+
+
+def test_steps_before_a_reset():
+    many = NanoDroneVecEnv(2)
+    for env in (NanoDroneVectorEnv(2), many):
+        with pytest.raises(ResetNeeded, match="call reset"):
+            env.step(np.array([0, 0]))
+    many.reset()
+    many.step(np.array([0, 0]))

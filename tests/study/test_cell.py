@@ -167,16 +167,27 @@ def test_a_test_that_cannot_be_made_is_found_before_training(tmp_path, old, new,
     assert not (other.folder / "episodes.csv").exists() and not list(other.folder.glob("*.monitor.csv"))
 
 
-@pytest.mark.parametrize("reason", ["settings", "no settings", "damage"])
+def test_an_interrupted_cell_of_other_settings_is_kept(tmp_path, monkeypatch):
+    (cell,) = write_study(tmp_path, TEXT).cells()
+    interrupt_at(150, monkeypatch)
+    with pytest.raises(OSError, match="killed"):
+        run_cell(cell)
+    assert state_of(cell) == "incomplete"
+    (other,) = write_study(tmp_path, TEXT.replace("final_episodes: 3", "final_episodes: 4")).cells()
+    assert state_of(other) == "changed"
+    with pytest.raises(ValueError, match="holds an interrupted run of other settings: remove it, or choose another output"):
+        run_cell(other)
+    assert state_of(cell) == "incomplete" and checkpoints_in(cell.folder / "checkpoints")
+
+
+@pytest.mark.parametrize("reason", ["no settings", "damage"])
 def test_a_checkpoint_that_is_not_of_the_cell(cell, tmp_path, monkeypatch, capsys, reason):
     (other,) = write_study(tmp_path, TEXT).cells()
     interrupt_at(150, monkeypatch)
     with pytest.raises(OSError, match="killed"):
         run_cell(other)
     folder = other.folder / "checkpoints"
-    (checkpoints_in(folder)[0] if reason == "damage" else folder / "settings.json").write_text(
-        "" if reason == "no settings" else "{}"
-    )
+    (checkpoints_in(folder)[0] if reason == "damage" else folder / "settings.json").write_text("")
     capsys.readouterr()
     run_cell(other)
     assert "Resuming from" not in capsys.readouterr().out

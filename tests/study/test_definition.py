@@ -102,6 +102,22 @@ def test_the_command_finds_the_same_cell(tmp_path):
         ("freq: 100", "references: [a]", r"evaluation.references must be a mapping, got \['a'\]"),
         ("environments:", "environments: [", "made_up.yml is no YAML: .*"),
         ("tests: {small", "test: {small", "each key of environments.or_gym/Knapsack-v1 must be one of"),
+        ("seeds: 3", "seeds: []", r"seeds must be at least one, got \[\]"),
+        ("seeds: 3", "seeds: [4294967296]", "each seed must be an integer in .*, got 4294967296"),
+        ("title: A", "title: B\ntitle: A", "made_up.yml is no YAML: the key 'title' is there twice"),
+        ("iqn-0.1:", "..:", "each label of methods must be a name of a folder .* got '..'"),
+        ("algo: iqn,", "algo: [iqn],", r"methods.iqn-0.1 must have algo, a name, got \['iqn'\]"),
+        ("hyperparams: {eta: 1}", "hyperparams: [eta]", r"hyperparams for methods.ora-cvar must be a mapping, got \['eta'\]"),
+        (
+            "hyperparams: {eta: 1}",
+            "hyperparams: {env_kwargs: {}}",
+            "for methods.ora-cvar must not hold env_kwargs: give them to",
+        ),
+        (
+            "tests: {small: {",
+            "tests: {small: a, smaller: {",
+            "environments.or_gym/Knapsack-v1.tests.small must be a mapping, got 'a'",
+        ),
     ],
 )
 def test_faults_in_a_file(tmp_path, old, new, message):

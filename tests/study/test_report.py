@@ -292,6 +292,11 @@ def test_faults_in_options(tmp_path):
         ("window: 0", "report.window must be an integer of at least 1, got 0"),
         ("windows: 2", "each key of report must be one of .*, got 'windows'"),
         ("figures: {one: [dqn]}", "each label of report.figures.one must be one of .*, got 'dqn'"),
+        ("reference: dqn", "report.reference must be one of .*, got 'dqn'"),
+        (
+            "outcomes: {won: hit}\n  paper_outcomes: {art: {near: [1, 2]}}",
+            r"report.paper_outcomes.art.near must have a number for each of \['won'\], got \[1, 2\]",
+        ),
     ):
         study = write_study(tmp_path, TEXT.replace("window: 2", text))
         with pytest.raises(ValueError, match=message):
@@ -446,3 +451,9 @@ def test_bars_are_of_the_test(tmp_path, monkeypatch):
     finals = [pd.read_csv(cell.folder / "final.csv")["return"].mean() for cell in study.cells(["art"])]
     table = pd.read_csv(study.root / "report" / "test_2_CartPole-v1.csv")
     assert table["iqm"].item() == pytest.approx(stats.trim_mean(finals, 0.25), rel=1e-4)
+
+
+def test_cost_without_heads(tmp_path):
+    study = write_study(tmp_path, ONE_TEST)
+    fill(study, study.cells(["art"]))
+    assert "cost_CartPole-v1" in items(write_report(study, study.root / "report"))

@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import filelock
 import numpy as np
 import pytest
 
@@ -59,8 +60,8 @@ def test_failures_do_not_stop_the_others(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backend": "slurm"}, "backend must be one of 'loky', 'dask', 'ray', got 'slurm'"),
-        ({"address": "tcp://1.2.3.4:5"}, "address='tcp://1.2.3.4:5' has no meaning with backend='loky'"),
+        ({"backend": "slurm"}, "backend must be one of 'threading', 'dask', 'ray', got 'slurm'"),
+        ({"address": "tcp://1.2.3.4:5"}, "address='tcp://1.2.3.4:5' has no meaning with backend='threading'"),
     ],
 )
 def test_wrong_engines(options, message):
@@ -222,3 +223,64 @@ def test_a_worker_of_ray_that_dies_changes_no_number(tmp_path):
 def test_why_a_process_failed():
     outcome = run_process("cell", [sys.executable, "-S", "-c", "raise SystemExit('why')"], "log")
     assert outcome == ("cell", "log", 1, "why")
+
+
+def test_cells_end_with_the_process_that_started_them(tmp_path):
+    """However it ends, and however many run at once: none goes on, and none is begun."""
+    code = f"""
+import sys
+from sb3_ora.study.runner import _on_joblib
+wait = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); os.read(0, 1)"
+calls = [(str(i), [sys.executable, "-c", wait, {str(tmp_path)!r} + "/" + str(i)], "log") for i in range(6)]
+list(_on_joblib(calls, 2, "threading", None))
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT)
+    deadline = time.monotonic() + 120
+    while len([path for path in tmp_path.iterdir() if path.read_text()]) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    begun = sorted(tmp_path.iterdir())
+    assert len(begun) == 2
+    for path in begun:
+        while (Path("/proc") / path.read_text() / "cmdline").exists() and time.monotonic() < deadline:
+            if not (Path("/proc") / path.read_text() / "cmdline").read_bytes():  # ended, not yet collected
+                break
+            time.sleep(0.05)
+        assert time.monotonic() < deadline
+    time.sleep(0.5)
+    assert sorted(tmp_path.iterdir()) == begun
+
+
+def test_a_cell_that_runs_elsewhere_has_not_failed(tmp_path, monkeypatch, capsys):
+    study = write_study(tmp_path, TEXT)
+    monkeypatch.setattr(type(study.cells()[0]), "command", property(lambda cell: script("import sys; sys.exit(75)")))
+    assert run_cells(study.cells()) == []
+    assert "left to the process that runs it: ora-cvar/ora_iqn/CartPole-v1_1" in "".join(capsys.readouterr())
+
+
+def test_the_process_of_a_cell_that_runs_elsewhere(tmp_path, monkeypatch, capsys):
+    from sb3_ora.study.__main__ import main
+
+    study = write_study(tmp_path, TEXT)
+    cell = study.cells()[0]
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "cell.log").write_text("what it says\n")
+    monkeypatch.setattr("sb3_ora.study.cell.WAIT_FOR_LOCK", 0)
+    with filelock.FileLock(cell.folder / "cell.lock"):
+        assert main(cell.command[3:]) == 75
+    assert "could not be acquired" in capsys.readouterr().err
+    assert "Traceback" not in (cell.folder / "cell.log").read_text()
+
+
+def test_nothing_to_print(tmp_path, capsys):
+    from sb3_ora.study.__main__ import main
+
+    study = write_study(tmp_path, TEXT)
+    for cell in study.cells()[:2]:
+        write_cell(cell)
+    given = ["run", str(study.path), "--output", str(tmp_path / "out"), "--print-commands"]
+    assert main(given) == 0
+    assert capsys.readouterr().out.splitlines() == [study.cells()[2].shell_line]
+    write_cell(study.cells()[2])
+    assert main(given) == 0 and capsys.readouterr().out == ""

@@ -91,3 +91,12 @@ def test_other_evaluations_are_other_results(tmp_path, old, new):
     study.path.write_text(text.replace(old, new))
     (cell,) = load_study(study.path, output=tmp_path / "out").cells()
     assert state_of(cell) == "changed"
+
+
+def test_a_record_that_was_not_written_to_its_end(tmp_path):
+    cell = write_study(tmp_path, "environments: {A-v0: {}}\nconfigs: {tuned: {}}\nmethods: {iqn: {algo: iqn}}\n").cells()[0]
+    write_cell(cell)
+    record = (cell.folder / "record.json").read_text()
+    for text in ("", record[: len(record) // 2]):
+        (cell.folder / "record.json").write_text(text)
+        assert state_of(cell) == "incomplete"

@@ -5,6 +5,7 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
+from gymnasium.error import ResetNeeded
 
 from sb3_ora.envs.nano_drone import geometry
 from sb3_ora.envs.nano_drone.config import MAX_RANGE, NOTHING, REACHED, ROBOT_RADIUS, STATE_WIDTH, VELOCITIES, NanoDroneConfig
@@ -65,6 +66,7 @@ class NanoDroneCore:
         self.edges = np.full((2, 2 * n_places, n_drones), NOWHERE)
         self.obstacles: list[np.ndarray] = [np.empty((0, 4))] * n_drones
         self.generators: list[np.random.Generator | None] = [None] * n_drones
+        self._unplaced = set(range(n_drones))  # never reset so far
         self.goals = np.zeros((n_drones, 2))
         self.state = np.zeros((n_drones, STATE_WIDTH))  # x, y, vx, vy, distance to the goal, ranges +x, +y, -x, -y
         self.steps = np.zeros(n_drones, dtype=np.int64)
@@ -98,6 +100,7 @@ class NanoDroneCore:
         """
         stage, sense = self.stage(drone), self.backend.sense
         self.generators[drone] = generator
+        self._unplaced.discard(drone)
         obstacles = draw_obstacles(generator, self.config, stage) if layout.obstacles is None else layout.obstacles
         self._place(drone, obstacles)
         edges = np.ascontiguousarray(self.edges[:, :, drone, None])  # (2, 2 M, 1)
@@ -148,7 +151,10 @@ class NanoDroneCore:
 
         :param actions: one of each drone (N,)
         :raises ValueError: if there is no such action
+        :raises ResetNeeded: if a drone has never been reset
         """
+        if self._unplaced:
+            raise ResetNeeded("call reset() before step()")
         if self.noisy:
             if self._quiet_steps == 0:
                 self._renew_noise()

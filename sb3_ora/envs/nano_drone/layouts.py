@@ -111,7 +111,7 @@ def draw_obstacles(generator: np.random.Generator, config: NanoDroneConfig, stag
     """
     n = config.n_obstacles
     if stage == "fixed":
-        return FIXED_OBSTACLES
+        return FIXED_OBSTACLES.copy()
     if stage == "first":
         n = int(generator.integers(0, n, endpoint=True))
     elif stage == "second":
