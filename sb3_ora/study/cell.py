@@ -24,7 +24,7 @@ from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import sync_envs_normalization
 
 import sb3_ora.zoo
-from sb3_ora.checkpoint import resume
+from sb3_ora.checkpoint import RunCheckpoint, resume
 from sb3_ora.study.definition import Cell
 from sb3_ora.study.resuming import begin_again, can_resume, checkpoint_for, remove_checkpoints
 from sb3_ora.study.state import LOCK, RECORD, is_complete
@@ -130,7 +130,8 @@ def train(cell: Cell, manager: CellManager, model: BaseAlgorithm, interrupted: b
     :raises RuntimeError: if training stopped early, as after an interrupt, which rl-zoo3 swallows
     """
     watch = Watch(max(manager.n_timesteps // 500, 1))
-    manager.callbacks.append(watch)
+    # The cell has a checkpoint of its own
+    manager.callbacks[:] = [*(part for part in manager.callbacks if not isinstance(part, RunCheckpoint)), watch]
     checkpoint = checkpoint_for(cell, model)
     if checkpoint is not None:
         manager.callbacks.append(checkpoint)

@@ -167,6 +167,14 @@ def test_a_test_that_cannot_be_made_is_found_before_training(tmp_path, old, new,
     assert not (other.folder / "episodes.csv").exists() and not list(other.folder.glob("*.monitor.csv"))
 
 
+def test_a_checkpoint_of_the_hyperparameters(cell, tmp_path):
+    """As the documentation of the zoo has it: the cell, which has one of its own, trains as without it."""
+    callback = "callback: [{sb3_ora.checkpoint.RunCheckpoint: {save_freq: 100}}]"
+    (other,) = write_study(tmp_path, TEXT.replace("policy: MlpPolicy", f"policy: MlpPolicy\n      {callback}", 1)).cells()
+    run_cell(other)
+    assert (other.folder / "final.csv").read_bytes() == (cell.folder / "final.csv").read_bytes()
+
+
 def test_an_interrupted_cell_of_other_settings_is_kept(tmp_path, monkeypatch):
     (cell,) = write_study(tmp_path, TEXT).cells()
     interrupt_at(150, monkeypatch)

@@ -30,6 +30,16 @@ def test_registering_again_changes_nothing():
     assert dict(vars(manager)) == before
 
 
+def test_the_manager_imported_first():
+    code = """
+import sb3_ora.zoo.manager
+from rl_zoo3.exp_manager import ExperimentManager
+assert ExperimentManager.__init__._sb3_ora
+"""
+    done = subprocess.run([sys.executable, "-W", "error::RuntimeWarning", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_names_already_taken_keep_their_meaning():
     module = ModuleType("rl_zoo3.utils")
     module.ALGOS = {"dqn": DQN, "iqn": QRDQN}
