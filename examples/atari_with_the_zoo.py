@@ -1,5 +1,5 @@
 """
-Train and watch ORAIQN on an Atari game through rl-zoo3. Needs ``pip install 'sb3_ora[atari]'``.
+Train and watch ORAIQN on an Atari game through rl-zoo3. Needs the extra ``[atari]``.
 
 The settings are those of ``hyperparams/ora_iqn.yml`` under ``atari``: 10 million steps, for a GPU. What this script
 runs is also what you can type:

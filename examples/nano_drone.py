@@ -2,7 +2,7 @@
 Train ORAIQN to fly a drone between obstacles, then show what its risk level does.
 
 Writes ``trajectories.png``, the ways flown in one layout at several fixed levels alpha, and, where moviepy is installed,
-a video of one episode with the adapted alpha as colour and number (needs pygame: ``pip install "sb3_ora[render]"``).
+a video of one episode with the adapted alpha as colour and number (needs pygame and moviepy: the extra ``[render]``).
 
     python examples/nano_drone.py --output logs/nano_drone
 """

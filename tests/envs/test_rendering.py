@@ -17,7 +17,7 @@ AVERSE, NEUTRAL, UNKNOWN = (200, 40, 40), (40, 90, 200), (60, 60, 60)
 
 @pytest.fixture(autouse=True)
 def no_window(monkeypatch):
-    pytest.importorskip("pygame", reason="needs pygame: pip install 'sb3_ora[render]'")
+    pytest.importorskip("pygame", reason="needs pygame (extra: render)")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
 
 

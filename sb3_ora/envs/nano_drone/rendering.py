@@ -47,7 +47,7 @@ class Renderer:
         try:
             import pygame
         except ImportError as error:
-            message = f'render_mode="{render_mode}" needs pygame: pip install "sb3_ora[render]"'
+            message = f'render_mode="{render_mode}" needs pygame: pip install pygame-ce'
             raise DependencyNotInstalled(message) from error
         self.pygame, self.render_mode, self.fps = pygame, render_mode, fps
         pygame.font.init()
