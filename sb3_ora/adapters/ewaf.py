@@ -217,8 +217,9 @@ class EWAFAdapter(RiskAdapter):
         if window is None:
             return feedback
         self.feedback = [*self.feedback, feedback][-window:]
-        spread = float(np.std(self.feedback))
-        return (feedback - float(np.mean(self.feedback))) / spread if spread > 0 else 0.0
+        recent = np.array(self.feedback)
+        spread = float(recent.std())
+        return (feedback - float(recent.mean())) / spread if spread > 0 else 0.0
 
     def record(self) -> None:
         super().record()

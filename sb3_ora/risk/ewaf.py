@@ -84,7 +84,7 @@ class EWAF:
 
         :param arm: The arm, in [0, n_arms).
         :param feedback: Its feedback, larger is better.
-        :param probability: With which the arm was drawn, in (0, 1]; None for its probability now.
+        :param probability: With which the arm was drawn, in [0, 1]; None for its probability now.
         :raises ValueError: If there is no such arm, the feedback is not finite, or the probability is out of range.
         """
         if not 0 <= arm < self.n_arms:

@@ -82,7 +82,8 @@ def read_options(study: Study) -> dict[str, Any]:
     options = {**OPTIONS, **study.report}
     check_integer("report.window", options["window"])
     labels = [method.label for method in study.methods]
-    check_choice("report.reference", options["reference"], labels) if "reference" in study.report else None
+    if "reference" in study.report:
+        check_choice("report.reference", options["reference"], labels)
     for label, tests in (options["paper_outcomes"] or {}).items():
         for test, printed in tests.items():
             if len(printed) != len(options["outcomes"]):

@@ -12,20 +12,16 @@ from sb3_ora.checkpoint import CheckpointError, RunCheckpoint, last_checkpoint
 from sb3_ora.iqn.buffers import LARGE_BUFFER, observation_bytes
 from sb3_ora.iqn.iqn import IQN
 from sb3_ora.study.definition import Cell
-from sb3_ora.study.state import CHECKPOINTS, LOCK, LOG, SETTINGS
+from sb3_ora.study.state import CHECKPOINTS, LOCK, LOG, SETTINGS, read_json
 
 
 def can_resume(cell: Cell) -> bool:
     """
     :param cell: the cell
-    :return: whether there is a checkpoint of it that can be read, with the settings it has now
+    :return: whether there is a checkpoint of it that can be read; one of other settings is refused before, see ``is_complete``
     """
     folder = cell.folder / CHECKPOINTS
-    try:
-        settings = json.loads((folder / SETTINGS).read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return False
-    if settings != json.loads(json.dumps(cell.settings())):
+    if read_json(folder / SETTINGS) is None:
         return False
     try:
         last_checkpoint(folder)

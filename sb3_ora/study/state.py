@@ -27,12 +27,15 @@ def read_record(cell: Cell) -> dict[str, Any] | None:
     :param cell: the cell
     :return: what it has recorded; None if it is not complete
     """
-    record = _read_json(cell.folder / RECORD)
+    record = read_json(cell.folder / RECORD)
     return record if record is not None and record.get("complete") else None
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    """What the file says; None if there is none, or it was not written to its end."""
+def read_json(path: Path) -> dict[str, Any] | None:
+    """
+    :param path: a file
+    :return: what it says; None if there is none, or it was not written to its end
+    """
     try:
         return json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -46,7 +49,7 @@ def is_complete(cell: Cell) -> bool:
     :raises ValueError: if it is complete, or has a checkpoint, with other settings
     """
     record = read_record(cell)
-    settings = _read_json(cell.folder / CHECKPOINTS / SETTINGS) if record is None else record["settings"]
+    settings = read_json(cell.folder / CHECKPOINTS / SETTINGS) if record is None else record["settings"]
     if settings is not None and settings != json.loads(json.dumps(cell.settings())):
         what = "an interrupted run" if record is None else "results"
         raise ValueError(f"{cell.folder} holds {what} of other settings: remove it, or choose another output")

@@ -199,3 +199,15 @@ def test_tail_variance_of_a_uniform_return():
     """About the median of U(0, 1): 2 * integral over (0, 1/2) of (1/2 - q)^2 dq = 1/12."""
     n = 2000
     assert tail_variance(np.arange(1, n // 2 + 1) / n, 2 / n) == pytest.approx(1 / 12, rel=1e-2)
+
+
+def test_credit_by_the_probability_of_the_draw():
+    """Also where the weights have moved since; below the floor by the floor, here 0.2."""
+    bandit = EWAF(2, learning_rate=0.5, floor=0.2)
+    bandit.weights[:] = [3.0, 0.0]
+    for probability, raised in ((0.5, 0.5 * 2 / 0.5), (0.1, 0.5 * 2 / 0.2)):
+        before = bandit.weights.copy()
+        bandit.update(1, 2.0, probability)
+        assert (bandit.weights - before).tolist() == pytest.approx([0, raised])
+    with pytest.raises(ValueError, match=r"probability must be a number in \[0, 1\], got 1.5"):
+        bandit.update(1, 2.0, 1.5)

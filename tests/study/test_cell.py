@@ -3,6 +3,7 @@ import json
 import os
 import re
 import time
+from importlib import import_module
 
 import filelock
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 from stable_baselines3.common.monitor import load_results
 
 import sb3_ora
-import tests.study.packaged  # noqa: F401
 from sb3_ora import IQN
 from sb3_ora.checkpoint import checkpoints_in
 from sb3_ora.study import cell as cell_module
@@ -249,6 +249,7 @@ methods:
 def managers(tmp_path):
     """Two seeds of one method, without the files of the zoo."""
     register()
+    import_module("tests.study.packaged")
     cells = write_study(tmp_path, SMALL).cells()
     for cell in cells:
         cell.folder.mkdir(parents=True)
