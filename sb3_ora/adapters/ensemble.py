@@ -88,13 +88,23 @@ class EnsembleAdapter(RiskAdapter):
         self.n_pending = 0
         self.updates_seen = self.model._n_updates
         self.alphas_used: deque[float] = deque(maxlen=1000)
-        self.ltv = self.loss = float("nan")
+        self.last_laws: np.ndarray | None = None  # (E, K)
         if self.compares and self.by_visit:
             risk.table.add_column("law", (self.model.policy.n_heads,), fill=np.nan)
             risk.table.add_column("law_updates", dtype=np.int64)
 
     def claim(self) -> None:
         self.model.policy.risk.use_mean = not self.compares
+
+    @property
+    def ltv(self) -> float:
+        """Left-truncated variance of the heads at the last visits, mean over the environments; NaN before."""
+        return float("nan") if self.last_laws is None else float(left_truncated_variance(self.last_laws).mean())
+
+    @property
+    def loss(self) -> float:
+        """Loss of the alphas that were played, mean over the pairs of the last comparison; NaN before."""
+        return float("nan")
 
     # Collecting
 
@@ -123,7 +133,7 @@ class EnsembleAdapter(RiskAdapter):
         assert self.model._last_obs is not None
         actions = self.model._previous_actions.copy()
         laws = acting.values[:, np.arange(len(actions)), actions].cpu().numpy().T.astype(np.float64)  # (E, K)
-        self.ltv = float(left_truncated_variance(laws).mean())
+        self.last_laws = laws
         self.alphas_used.extend(self.model._acting_alphas)
         observations = self.model._last_obs
         if isinstance(observations, dict):  # SB3's replay buffer reshapes entries of the dict itself

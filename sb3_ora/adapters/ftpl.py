@@ -47,14 +47,22 @@ class FTPLAdapter(EnsembleAdapter):
         check_flag("normalize_loss", self.options["normalize_loss"])
         options, table = self.options, self.model.policy.risk.table
         self.ftpl = FTPL(self.grid, options["eta"], options["normalize_loss"], table, self.model.seed)
+        self.compared: tuple[np.ndarray, np.ndarray] | None = None  # losses of the last pairs (P, G), and their alphas (P,)
+
+    @property
+    def loss(self) -> float:
+        if self.compared is None:
+            return super().loss
+        losses, alphas = self.compared
+        played = np.abs(self.grid - alphas[:, None]).argmin(axis=1)
+        return float(losses[np.arange(len(losses)), played].mean())
 
     def seed(self, seed: int) -> None:
         self.ftpl.seed(seed)
 
     def _compare(self, keys: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:
         losses = self.grid_losses(before, after)  # (P, G)
-        played = np.abs(self.grid - self.ftpl.table.lookup(keys)[:, None]).argmin(axis=1)
-        self.loss = float(losses[np.arange(len(keys)), played].mean())
+        self.compared = losses, self.ftpl.table.lookup(keys)
         self.ftpl.update(losses, keys)
 
     def learned_state(self) -> dict[str, Any]:

@@ -37,6 +37,14 @@ class RecursiveAdapter(EnsembleAdapter):
         self.epistemic_measure = epistemic_measure
         self.reference = reference
 
+    def _bind(self) -> None:
+        super()._bind()
+        self.compared: np.ndarray | None = None  # losses of the last pairs, (P,)
+
+    @property
+    def loss(self) -> float:
+        return super().loss if self.compared is None else float(self.compared.mean())
+
     def _compare(self, keys: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:
         table = self.model.policy.risk.table
         assert table is not None
@@ -48,7 +56,7 @@ class RecursiveAdapter(EnsembleAdapter):
             targets = (np.sort(after[pairs], axis=1) * weights).sum(axis=1)  # (P,), on the scale of values
             losses[pairs] = np.abs((old * weights).sum(axis=1) - targets)
             table.alpha[rows[pairs]] = self._levels(old, targets, alphas)
-        self.loss = float(losses.mean())
+        self.compared = losses
 
     def _levels(self, old: np.ndarray, targets: np.ndarray, previous: np.ndarray) -> np.ndarray:
         """

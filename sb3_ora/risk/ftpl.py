@@ -28,6 +28,8 @@ def leader(cumulative: np.ndarray, sigma: np.ndarray, alphas: np.ndarray, previo
     objective = cumulative - sigma[:, None] * alphas  # (P, G)
     slack = _TIE_TOLERANCE * np.abs(objective).max(axis=1, keepdims=True)
     tied = objective <= objective.min(axis=1, keepdims=True) + slack
+    if np.count_nonzero(tied) == len(tied):  # one level for each pair, as nearly always
+        return np.argmax(tied, axis=1)
     distance = np.where(tied, np.abs(alphas - previous[:, None]), np.inf)
     nearest = distance <= distance.min(axis=1, keepdims=True) + _TIE_TOLERANCE
     return len(alphas) - 1 - np.argmax(nearest[:, ::-1], axis=1)
