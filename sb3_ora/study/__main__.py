@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--print-commands", action="store_true", help="only print one shell line for each cell to run")
     commands.add_parser("status", parents=[common, several], help="how many cells are complete, and which are not")
     report = commands.add_parser("report", parents=[common, several], help="draw figures and tables")
-    report.add_argument("--to", type=Path, help="folder of the report, <study>/report if not given")
+    report.add_argument("--to", type=Path, help="folder of the report; <study>/report if not given, with the names of --only")
     cell = commands.add_parser("cell", parents=[common], help="run one cell in this process")
     cell.add_argument("--label", required=True, help="label of the method")
     cell.add_argument("--env", required=True, help="environment")
@@ -93,7 +93,8 @@ def report(study: Study, args: argparse.Namespace) -> int:
     """
     from sb3_ora.study.report import write_report
 
-    print(write_report(study, args.to or study.root / "report", args.only))
+    part = "-".join(["report", *args.only]).replace("/", "-")  # a part does not replace the whole
+    print(write_report(study, args.to or study.root / part, args.only))
     return 0
 
 

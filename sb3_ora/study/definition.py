@@ -270,8 +270,8 @@ def _methods(given: Mapping[str, Any], config: str, configs: Mapping[str, Any]) 
 
 
 def _method(label: str, given: Mapping[str, Any], layers: Iterable[Mapping[str, Any]]) -> Method:
-    if not re.fullmatch(r"[\w.+-]+", label) or label == "report" or not label.strip("."):
-        raise ValueError(f"each label of methods must be a name of a folder other than 'report', got {label!r}")
+    if not re.fullmatch(r"[\w.+-]+", label) or re.match("report(-|$)", label) or not label.strip("."):
+        raise ValueError(f"each label of methods must be a name of a folder other than 'report' and 'report-*', got {label!r}")
     base: str = "zoo"
     hyperparams: dict[str, Any] = {}
     for layer in layers:

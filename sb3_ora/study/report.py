@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -38,6 +39,7 @@ class Writer:
     def __init__(self, folder: Path):
         self.folder = folder
         self.parts: list[str] = []
+        self.names: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, name: str, caption: str, table: pd.DataFrame, figure: Figure | None = None, show: bool = True) -> None:
@@ -48,7 +50,7 @@ class Writer:
         :param figure: the picture, if there is one
         :param show: whether the page has the numbers too
         """
-        name = re.sub(r"[^\w.-]+", "-", name)
+        name = self._file_name(name)
         table.to_csv(self.folder / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
         text = tables.markdown(table)
         (self.folder / f"{name}.md").write_text(f"{caption}\n\n{text}")
@@ -58,6 +60,14 @@ class Writer:
         self.parts.append(f"{caption} ([numbers]({name}.csv))")
         if show:
             self.parts.append(text)
+
+    def _file_name(self, name: str) -> str:
+        """The name without signs that a file cannot have, and with a number where others have become equal to it."""
+        plain = re.sub(r"[^\w.-]+", "-", name)
+        candidates = (plain if n == 1 else f"{plain}-{n}" for n in itertools.count(1))
+        chosen = next(candidate for candidate in candidates if candidate not in self.names)
+        self.names.add(chosen)
+        return chosen
 
     def finish(self, title: str, notes: Collection[str]) -> Path:
         """

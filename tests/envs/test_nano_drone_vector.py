@@ -30,6 +30,7 @@ def test_vector_environment_against_gymnasiums_own(kwargs):
     rng, ended = np.random.default_rng(0), 0
     np.testing.assert_array_equal(results[0][0], results[1][0])
     same(results[0][1], results[1][1])
+    assert ours.unwrapped.np_random_seed == theirs.np_random_seed == (5, 6, 7, 8)
     for _ in range(steps):
         actions = rng.integers(0, 12, n)
         mine, other = ours.step(actions), theirs.step(actions)
@@ -38,6 +39,8 @@ def test_vector_environment_against_gymnasiums_own(kwargs):
         same(mine[4], other[4])
         ended += (mine[2] | mine[3]).sum()
     assert ended > 3
+    states = [[generator.bit_generator.state for generator in envs.np_random] for envs in (ours.unwrapped, theirs)]
+    assert states[0] == states[1]
 
 
 def test_vector_environment_resets_what_the_mask_says():

@@ -90,7 +90,12 @@ def test_the_command_finds_the_same_cell(tmp_path):
         ("base: none", "base: all", "base must be one of 'zoo', 'none', got 'all'"),
         ("{freq: 100}", "{frequency: 100}", "each key of evaluation must be one of .*, got 'frequency'"),
         ("algo: iqn,", "", "methods.iqn-0.1 must have algo"),
-        ("iqn-0.1:", "report:", "each label of methods must be a name of a folder other than 'report', got 'report'"),
+        (
+            "iqn-0.1:",
+            "report:",
+            r"each label of methods must be .* other than 'report' and 'report-\*', got 'report'",
+        ),
+        ("iqn-0.1:", "report-iqn:", "each label of methods must be a name of a folder .* got 'report-iqn'"),
         ("iqn-0.1:", "a/b:", "each label of methods must be a name of a folder .* got 'a/b'"),
         ("hyperparams: {eta: 1}", "hyperparameters: {eta: 1}", "each key of methods.ora-cvar must be one of"),
         ("tuned: {hyperparams", "tuned: {hyperparms", "each key of methods.ora-cvar.tuned must be one of .*'hyperparms'"),

@@ -8,6 +8,7 @@ from matplotlib.colors import to_rgb
 from scipy import stats
 
 from sb3_ora.study import figures
+from sb3_ora.study.__main__ import main
 from sb3_ora.study.collect import read_runs, seed_table, step_grid, training_curve
 from sb3_ora.study.definition import load_study
 from sb3_ora.study.report import read_options, references, write_report
@@ -362,6 +363,31 @@ def test_the_report_of_other_seeds(study):
     runs, notes = read_runs(load_study(study.path, output=study.root.parent, seeds=2), ["art"])
     assert len(runs) == 4 and {run.cell.seed for run in runs} == {1, 2}
     assert notes == [f"{env}, ART: 2 seeds, not a claim." for env in ("CartPole-v1", "or_gym/Knapsack-v1")]
+
+
+def test_a_partial_report_leaves_the_whole_one(study, capsys):
+    fill(study)
+    given = ["report", str(study.path), "--output", str(study.root.parent)]
+    assert main(given) == 0
+    whole = {path.name: path.read_bytes() for path in (study.root / "report").iterdir()}
+    assert main([*given, "--only", "art", "or_gym/Knapsack-v1"]) == 0
+    page = study.root / "report-art-or_gym-Knapsack-v1" / "report.md"
+    assert capsys.readouterr().out.split() == [str(study.root / "report" / "report.md"), str(page)]
+    assert set(pd.read_csv(page.parent / "seeds.csv")["method"]) == {"art"}
+    assert {path.name: path.read_bytes() for path in (study.root / "report").iterdir()} == whole
+
+
+def test_tests_whose_names_differ_only_in_signs(tmp_path):
+    study = write_study(tmp_path, ONE_TEST.replace("{2: {}}", "{'a/b': {}, 'a b': {}}"))
+    for cell in study.cells(["art"]):
+        write_cell(cell)
+        final = pd.read_csv(cell.folder / "final.csv")
+        final["return"] = final["test"].map({"a/b": 1.0, "a b": 2.0})
+        final.to_csv(cell.folder / "final.csv", index=False)
+    folder = write_report(study, study.root / "report").parent
+    tables = [pd.read_csv(folder / f"test_a-b_CartPole-v1{end}.csv") for end in ("", "-2")]
+    assert [table["iqm"].item() for table in tables] == [1.0, 2.0]
+    assert (folder / "test_a-b_CartPole-v1-2.png").stat().st_size > 0
 
 
 # Each number in its place

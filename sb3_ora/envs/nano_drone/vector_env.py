@@ -53,8 +53,18 @@ class NanoDroneVectorEnv(gym.vector.VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.render_mode = None
-        self._generators: list[np.random.Generator] = [seeding.np_random()[0] for _ in range(self.num_envs)]
+        self._randomness = [seeding.np_random() for _ in range(self.num_envs)]  # each drone's generator and its seed
         self._ended = np.zeros(self.num_envs, dtype=bool)
+
+    @property
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # as of Gymnasium's SyncVectorEnv
+        """The drones' generators, N."""
+        return tuple(generator for generator, _ in self._randomness)
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The drones' seeds, N."""
+        return tuple(seed for _, seed in self._randomness)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -73,7 +83,7 @@ class NanoDroneVectorEnv(gym.vector.VectorEnv):
         infos: dict[str, Any] = {}
         for drone in np.flatnonzero(mask).tolist():
             if seeds is not None and seeds[drone] is not None:
-                self._generators[drone] = seeding.np_random(int(seeds[drone]))[0]
+                self._randomness[drone] = seeding.np_random(int(seeds[drone]))
             self._reset_drone(drone, layout, infos)
         self._ended[mask] = False
         return self.core.observations(), infos
@@ -87,7 +97,7 @@ class NanoDroneVectorEnv(gym.vector.VectorEnv):
 
     def _reset_drone(self, drone: int, layout: Any, infos: dict[str, Any]) -> None:
         stage = self.core.stage(drone)
-        self.core.reset(drone, self._generators[drone], layout)
+        self.core.reset(drone, self._randomness[drone][0], layout)
         for name, value, empty in (
             ("n_obstacles", len(self.core.obstacles[drone]), np.zeros(self.num_envs, dtype=int)),
             ("stage", stage, np.full(self.num_envs, None, dtype=object)),
