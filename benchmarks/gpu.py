@@ -1,14 +1,15 @@
 """
 The network for Atari games on a card: time of a gradient step, and environment steps per second of the whole loop.
 
-NatureCNN (3136 features), 64 cosines, heads 3136 -> 512 -> 6, batch 32, N = N' = 8. A gradient step includes replay
-sampling and the copy to the card. "No graph" is the same learner without CUDA graphs. The loop has 8 environments and a
-gradient step for every fourth environment step; without ``--game`` they return random frames at once, so that the learner
-is what is measured.
+The convolutions of NatureCNN (3136 features, as in the IQN paper; Stable-Baselines3 adds a layer of 512), 64 cosines, heads
+3136 -> 512 -> 6, batch 32, N = N' = 8. A gradient step includes replay sampling and the copy to the card. "No graph" is the
+same learner without CUDA graphs. The loop has 8 environments and a gradient step for every fourth environment step; without
+``--game`` they return random frames at once, so that the learner is what is measured.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -18,9 +19,12 @@ from gymnasium import spaces
 from sb3_contrib import QRDQN
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.torch_layers import NatureCNN
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
+from torch import nn
 
 from benchmarks.learners import gradient_steps
+from benchmarks.measure import rounds_of
 from benchmarks.report import Row, make_row
 from sb3_ora import IQN, ORAIQN
 
@@ -66,6 +70,19 @@ class Frames(gym.Env):
         return self.frames[self.n_steps % 64], float(self.n_steps % 7 == 0), self.n_steps % 1000 == 0, False, {}
 
 
+class Convolutions(NatureCNN):
+    """
+    NatureCNN without its last, linear layer.
+
+    :param observation_space: images
+    """
+
+    def __init__(self, observation_space: spaces.Box):
+        super().__init__(observation_space)
+        self._features_dim = self.linear[0].in_features
+        self.linear = nn.Sequential()
+
+
 def make_envs(game: str | None, sizes: Sizes) -> VecEnv:
     """
     :param game: id of an Atari game, such as "PongNoFrameskip-v4"; None for random frames
@@ -95,7 +112,7 @@ def make_models(game: str | None, device: str, sizes: Sizes) -> dict[str, OffPol
         "device": device,
         "seed": 0,
     }
-    heads: dict[str, Any] = {"policy_kwargs": {"head_arch": [sizes.head_width]}}
+    heads: dict[str, Any] = {"policy_kwargs": {"features_extractor_class": Convolutions, "head_arch": [sizes.head_width]}}
     models: dict[str, OffPolicyAlgorithm] = {BASE: QRDQN("CnnPolicy", make_envs(game, sizes), **common)}
     for k in sizes.heads:
         for suffix, graphs in (("", True), (", no graph", False)):
@@ -107,6 +124,17 @@ def make_models(game: str | None, device: str, sizes: Sizes) -> dict[str, OffPol
     for model in models.values():
         model.learn(sizes.transitions, log_interval=None)  # type: ignore[arg-type]
     return models
+
+
+def check_graphs(models: Mapping[str, OffPolicyAlgorithm]) -> None:
+    """
+    :param models: learners after their first gradient steps, by name
+    :raises RuntimeError: if one that should have recorded its updates has not, so that its numbers would mean something else
+    """
+    for name, model in models.items():
+        updates = getattr(model, "_recorded_updates", None)
+        if updates is not None and not updates.recordings:
+            raise RuntimeError(f"{name} has not recorded its updates as a CUDA graph")
 
 
 def environment_steps(model: OffPolicyAlgorithm, n: int) -> None:
@@ -130,11 +158,12 @@ def device_ms(run: Callable[[OffPolicyAlgorithm, int], object], model: OffPolicy
         run(model, n)
         return 1e3 * (time.perf_counter() - start) / n
     first, last = th.cuda.Event(enable_timing=True), th.cuda.Event(enable_timing=True)
-    th.cuda.synchronize(device)
-    first.record()
-    run(model, n)
-    last.record()
-    last.synchronize()
+    with th.cuda.device(device):
+        th.cuda.synchronize()
+        first.record()
+        run(model, n)
+        last.record()
+        last.synchronize()
     return first.elapsed_time(last) / n
 
 
@@ -149,11 +178,12 @@ def run_gpu(quick: bool, device: str, game: str | None = None) -> list[Row]:
     models = make_models(game, device, sizes)
     for model in models.values():
         gradient_steps(model, sizes.warm_up)
-    gradients: list[dict[str, float]] = []
-    steps: list[dict[str, float]] = []
-    for _ in range(sizes.rounds):
-        gradients.append({name: device_ms(gradient_steps, m, sizes.gradients, device) for name, m in models.items()})
-        steps.append({name: device_ms(environment_steps, m, sizes.steps, device) for name, m in models.items()})
+    if not quick:
+        check_graphs(models)
+    gradients, steps = (
+        rounds_of({name: partial(device_ms, run, model, n, device) for name, model in models.items()}, sizes.rounds)
+        for run, n in ((gradient_steps, sizes.gradients), (environment_steps, sizes.steps))
+    )
     loop = f"steps per second of {sizes.n_envs} environments, {game or 'random frames'}"
     rows = [make_row("gradient step", name, "ms", [turn[name] for turn in gradients]) for name in models]
     rows += [make_row("gradient step", name, "x of IQN", [turn[name] / turn["IQN"] for turn in gradients]) for name in models]

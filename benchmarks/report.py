@@ -77,7 +77,11 @@ def machine(device: str = "cpu") -> str:
     :param device: a torch device
     :return: what the results depend on: processor, number of cores, card, and versions
     """
-    card = f"{th.cuda.get_device_name(device)}, " if th.device(device).type == "cuda" else ""
+    card = ""
+    if th.device(device).type == "cuda":
+        precision = "TF32" if th.backends.cudnn.allow_tf32 else "float32"
+        kind = "deterministic " if th.backends.cudnn.deterministic else ""
+        card = f"{th.cuda.get_device_name(device)}, CUDA {th.version.cuda}, {kind}convolutions in {precision}, "
     return f"{card}{cpu_model()}, {os.cpu_count()} cores, torch {th.__version__}, Python {platform.python_version()}"
 
 

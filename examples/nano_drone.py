@@ -64,7 +64,7 @@ def fly(model: ORAIQN, alpha: float, seed: int) -> tuple[NanoDroneEnv, np.ndarra
     observation, _ = env.reset(seed=seed)
     positions, over, outcome = [env.core.state[0, :2].copy()], False, ""
     while not over:
-        values = model.policy.epistemic_values(model.policy.obs_to_tensor(observation)[0])
+        values = model.policy.epistemic_values(model.policy.obs_to_tensor(observation)[0]).cpu().numpy()
         action = model.policy.greedy_actions(values, np.array([alpha]))[0]
         observation, _, terminated, truncated, info = env.step(action)
         outcome = info["outcome"]

@@ -14,6 +14,7 @@ from benchmarks.measure import Times
 from benchmarks.report import machine, make_row, outside_interval, plot
 from benchmarks.work import Learner
 from sb3_ora import IQN
+from sb3_ora.iqn.cuda_graphs import RecordedUpdates
 
 
 @pytest.fixture(autouse=True)
@@ -257,6 +258,23 @@ def test_steps_per_second_count_all_environments(monkeypatch):
     monkeypatch.setattr(gpu, "device_ms", lambda run, model, n, device: 4.0)
     rows = {row.unit: row.median for row in gpu.run_gpu(True, "cpu")}
     assert rows == {"ms": 4, "x of IQN": 1, "1/s": 1000 / 4 * gpu.QUICK.n_envs}
+
+
+def test_the_network_for_games_is_that_of_the_iqn_paper():
+    frames = gpu.Frames(84)
+    assert gpu.Convolutions(frames.observation_space).features_dim == 3136
+    settings = {"features_extractor_class": gpu.Convolutions, "head_arch": [512]}
+    net = IQN("CnnPolicy", frames, buffer_size=10, policy_kwargs=settings).quantile_net
+    weights = [tuple(p.shape) for p in net.parameters() if p.ndim == 2]
+    assert weights == [(3136, 64), (512, 3136), (6, 512)]
+
+
+def test_a_learner_without_graphs_is_no_result():
+    models = gpu.make_models(None, "cpu", gpu.QUICK)
+    gpu.check_graphs(models)  # on the CPU none has any
+    models["IQN"]._recorded_updates = RecordedUpdates(models["IQN"])
+    with pytest.raises(RuntimeError, match="IQN has not recorded"):
+        gpu.check_graphs(models)
 
 
 def test_no_graph_is_without_graphs():

@@ -4,6 +4,7 @@ of, with whatever is not a tensor as it was then, and repeats these, which is wh
 """
 
 import io
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sb3_ora import ARTIQN, IQN, ORAIQN, TOPIQN
 from sb3_ora.iqn.cuda_graphs import MAX_RECORDINGS, WARM_UP, RecordedUpdates, Snapshot, Update, can_record
-from sb3_ora.iqn.finite import NotFiniteError, skip_unless_finite
+from sb3_ora.iqn.finite import NotFiniteError, check_update, skip_unless_finite
 from tests.iqn.test_masks import Masked
 from tests.tiny import ALGORITHMS, several, tiny
 from tests.toy_envs import AnySpace, Scripted
@@ -50,9 +51,7 @@ class Operations:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
     """As on a CUDA device, where the check of the loss does not wait for it."""
-    monkeypatch.setattr(
-        "sb3_ora.iqn.iqn.check_update", lambda model, loss, _: skip_unless_finite(model.policy.optimizer, loss)
-    )
+    monkeypatch.setattr("sb3_ora.iqn.iqn.check_update", lambda model, loss, _: skip_unless_finite(model, loss))
 
 
 def make(algorithm, recorded, env=None, policy="MlpPolicy", recorder=Operations, **kwargs):
@@ -254,6 +253,66 @@ def test_a_loss_that_is_not_finite_changes_no_weights():
     assert th.equal(weights(model), before) and replays(model) == n_replays + 2
 
 
+class Cusp(FlattenExtractor):
+    """Adds nothing, as the square root of 0 times a parameter; its derivative by that is NaN."""
+
+    def __init__(self, space):
+        super().__init__(space)
+        self.scale = th.nn.Parameter(th.ones(1))
+
+    def forward(self, observations):
+        return super().forward(observations) + (self.scale * 0).sqrt() * 0
+
+
+def test_a_gradient_that_is_not_finite_changes_no_weights():
+    model = make(ORAIQN, False, policy_kwargs={"features_extractor_class": Cusp})
+    before = weights(model).clone()
+    with pytest.raises(NotFiniteError, match="the loss or its gradient is nan"):
+        model.learn(60)
+    assert model._n_updates > 0 and th.equal(weights(model), before)
+
+
+def test_a_copy_records_for_itself():
+    recorded = make(ORAIQN, True).learn(120)
+    assert recorded._recorded_updates.recordings
+    copy, before = deepcopy(recorded), weights(recorded).clone()
+    train(recorded, WARM_UP + 5, 3)
+    expected = weights(recorded).clone()
+    assert th.equal(weights(copy), before)
+    n_replays = replays(copy)
+    train(copy, WARM_UP + 5, 3)
+    assert th.equal(weights(recorded), expected)
+    assert replays(copy) == n_replays + 5
+    th.testing.assert_close(weights(copy), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_layers_that_are_frozen_stay_as_they_are():
+    plain, recorded = twins(IQN, 40)
+    for model in (plain, recorded):
+        train(model, WARM_UP + 2, 0)
+        model.quantile_net.trunk.requires_grad_(False)
+        before = next(model.quantile_net.trunk.parameters()).clone()
+        train(model, 3, 1)
+        assert th.equal(next(model.quantile_net.trunk.parameters()), before)
+    same(plain, recorded)
+
+
+def test_an_optimizer_that_loading_made_another_is_not_recorded():
+    """As with the file of a model whose Adam was not fused."""
+    plain, recorded = twins(IQN, 40)
+    for model in (plain, recorded):
+        train(model, WARM_UP + 2, 0)
+        model.policy.optimizer.param_groups[0]["fused"] = False
+        model.policy.optimizer.found_inf = None
+    before = replays(recorded)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sb3_ora.iqn.iqn.check_update", check_update)
+        for model in (plain, recorded):
+            train(model, WARM_UP + 5, 1)
+    assert replays(recorded) == before
+    same(plain, recorded)
+
+
 # Which models record
 
 
@@ -282,6 +341,22 @@ def test_on_a_cuda_device(algorithm, kwargs):
     assert plain._recorded_updates is None
     assert recorded._recorded_updates.recordings and not recorded._recorded_updates.failed
     th.testing.assert_close(weights(recorded), weights(plain), rtol=1e-3, atol=1e-5)
+    gradients = [[p.grad for p in model.quantile_net.parameters()] for model in (recorded, plain)]
+    th.testing.assert_close(*gradients, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not th.cuda.is_available(), reason="needs a CUDA device")
+def test_copies_and_other_optimizers_on_a_cuda_device():
+    model = make(ORAIQN, False, device="cuda").learn(600)
+    assert model._recorded_updates.recordings
+    deepcopy(model).learn(100)
+    file = io.BytesIO()
+    make(ORAIQN, False, device="cuda", policy_kwargs={"optimizer_kwargs": {"fused": False}}).learn(60).save(file)
+    file.seek(0)
+    model.load_weights(file)
+    model.learn(100)
+    assert th.isfinite(weights(model)).all()
 
 
 def train(model, n, seed):

@@ -132,7 +132,7 @@ class EnsembleAdapter(RiskAdapter):
             return True
         assert self.model._last_obs is not None
         actions = self.model._previous_actions.copy()
-        laws = acting.values[:, np.arange(len(actions)), actions].cpu().numpy().T.astype(np.float64)  # (E, K)
+        laws = acting.values[:, np.arange(len(actions)), actions].T.astype(np.float64)  # (E, K)
         self.last_laws = laws
         self.alphas_used.extend(self.model._acting_alphas)
         observations = self.model._last_obs
@@ -175,7 +175,7 @@ class EnsembleAdapter(RiskAdapter):
             observations, actions = slice_batch(visits.observations, part), visits.actions[part]
             values = self.model.act_ahead(observations)  # (K, P, A)
             assert values is not None
-            laws.append(values[:, np.arange(len(actions)), actions].cpu().numpy().T)
+            laws.append(values[:, np.arange(len(actions)), actions].T)
             keys.append(risk.keys(observations, actions))
         assert risk.table is not None
         all_keys, after = np.concatenate(keys), np.concatenate(laws).astype(np.float64)

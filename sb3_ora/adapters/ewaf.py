@@ -178,7 +178,7 @@ class EWAFAdapter(RiskAdapter):
             return
         assert acting.tail is not None
         n_envs = len(dones)
-        tails = acting.tail.mean(dim=0)[np.arange(n_envs), :, self.model._previous_actions].cpu().numpy()  # (E, N / 2)
+        tails = acting.tail.mean(axis=0)[np.arange(n_envs), :, self.model._previous_actions]  # (E, N / 2)
         tails = tails.astype(np.float64)
         n = 2 * tails.shape[1]
         if self.published:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 #: Version of the files; those of another version are refused
-FORMAT = 2
+FORMAT = 3
 
 
 class CheckpointError(ValueError):

@@ -17,7 +17,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecMonitor
 
 from sb3_ora.envs.nano_drone.vec_env import NanoDroneVecEnv
-from sb3_ora.iqn.acting import Acting, ActingAlgorithm
+from sb3_ora.iqn.acting import ActingAlgorithm
 
 #: Attributes that belong to a process, not to a run: of environments, of callbacks, of modules
 OF_ENVIRONMENTS = {"venv", "env", "envs", "results_writer", "class_attributes"}
@@ -83,13 +83,6 @@ def _is_transient(part: Any, name: str, value: Any) -> bool:
     )
 
 
-def _on(device: th.device | str, acting: Acting | None) -> Acting | None:
-    """What was evaluated ahead, on another device."""
-    if acting is None:
-        return None
-    return Acting(acting.values.to(device), None if acting.tail is None else acting.tail.to(device))
-
-
 def _out_of_reach(part: Any) -> bool:
     """Whether this is a vectorised environment that keeps its environments elsewhere, such as in other processes."""
     return isinstance(part, VecEnv) and not isinstance(part, (VecEnvWrapper, DummyVecEnv, NanoDroneVecEnv))
@@ -145,7 +138,7 @@ class Run:
         state = {
             "objects": objects,
             "model": {name: getattr(model, name) for name in live if hasattr(model, name)},
-            "acting": _on("cpu", model._acting),
+            "acting": model._acting,
             "files": _read_files(self),
             "logger": [dict(getattr(model.logger, f"name_to_{name}")) for name in ("value", "count", "excluded")],
             "random": _random_state(),
@@ -161,7 +154,7 @@ class Run:
             part.__dict__.update(values)
         for name, value in loaded["model"].items():
             setattr(self.model, name, value)
-        self.model._acting = _on(self.model.device, loaded["acting"])
+        self.model._acting = loaded["acting"]
         for name, values in zip(("value", "count", "excluded"), loaded["logger"], strict=True):
             getattr(self.model.logger, f"name_to_{name}").update(values)
         _write_files(self, loaded["files"])
@@ -209,7 +202,7 @@ class _Unpickler(pickle.Unpickler):
 
 def _random_state() -> dict[str, Any]:
     state = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": th.get_rng_state()}
-    if th.cuda.is_available():
+    if th.cuda.is_initialized():  # a run on the CPU takes no memory of a card
         state["cuda"] = th.cuda.get_rng_state_all()
     return state
 

@@ -22,8 +22,8 @@ from sb3_ora.risk.state import NO_ACTION
 class Acting(NamedTuple):
     """What one forward pass said of the current observations of the E environments."""
 
-    values: th.Tensor  # (K, E, A)
-    tail: th.Tensor | None  # quantiles at the adapter's own fractions, (K, E, N, A)
+    values: np.ndarray  # (K, E, A)
+    tail: np.ndarray | None  # quantiles at the adapter's own fractions, (K, E, N, A)
 
 
 class ActingAlgorithm(OffPolicyAlgorithm):
@@ -39,7 +39,7 @@ class ActingAlgorithm(OffPolicyAlgorithm):
     _acting_alphas: np.ndarray  # (E,)
     _previous_actions: np.ndarray  # indices, (E,)
 
-    def act_ahead(self, others: Observations | None = None) -> th.Tensor | None:
+    def act_ahead(self, others: Observations | None = None) -> np.ndarray | None:
         """
         Evaluate the current observations, and any others, in one forward pass. What it says of the current ones
         is kept for the next action.
@@ -58,8 +58,9 @@ class ActingAlgorithm(OffPolicyAlgorithm):
             if tail_taus is not None:
                 taus = th.cat([tail_taus.to(taus).expand(len(taus), -1), taus], dim=1)
             quantiles = self.quantile_net(obs_tensor, taus)  # (K, P + E, N, A)
-            values = quantiles[:, :, n_tail:].mean(dim=2)
-        self._acting = Acting(values[:, n_others:], quantiles[:, n_others:, :n_tail] if n_tail else None)
+            values = quantiles[:, :, n_tail:].mean(dim=2).cpu().numpy()
+            tail = quantiles[:, n_others:, :n_tail].cpu().numpy() if n_tail else None
+        self._acting = Acting(values[:, n_others:], tail)
         return values[:, :n_others] if n_others else None
 
     def _sample_action(

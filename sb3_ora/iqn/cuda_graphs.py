@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch as th
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
+from sb3_ora.iqn.finite import is_fused
+
 if TYPE_CHECKING:
     from sb3_ora.iqn.iqn import IQN
 
@@ -79,16 +81,24 @@ class CudaRecorder:
         index = th.cuda.current_device() if self.device.index is None else self.device.index
         generator = th.cuda.default_generators[index]
         before = generator.clone_state()
-        try:
-            # On a stream of this device: torch would take one for all recordings, of the first one's device
-            with th.cuda.device(self.device), th.cuda.graph(graph, stream=self.stream):
-                result = function()
-        except BaseException:
-            # Where the recording broke off, torch may leave its stream in place and a generator that is good for graphs only
-            th.cuda.set_stream(present)
-            generator.graphsafe_set_state(before)
-            raise
+        with th.cuda.device(self.device):
+            try:
+                # On a stream of this device: torch would take one for all recordings, of the first one's device. What
+                # other threads do on it, such as those of a search, neither disturbs the recording nor is disturbed.
+                with th.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                    result = function()
+            except BaseException:
+                # Where the recording broke off, torch may leave its stream in place, and a generator for graphs only
+                th.cuda.set_stream(present)
+                try:
+                    th.rand((), device=self.device)
+                except RuntimeError:
+                    generator.graphsafe_set_state(before)
+                raise
         return result, graph.replay
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "stream": None}  # which cannot be copied
 
 
 class Inputs(NamedTuple):
@@ -132,10 +142,13 @@ class Recording:
     def __init__(self, model: IQN, inputs: Inputs, recorder: Recorder):
         self.model = model
         self.inputs = inputs.clone()
-        self.lrs = [th.tensor(float(group["lr"]), device=model.device) for group in model.policy.optimizer.param_groups]
-        self.last_lrs = [float(group["lr"]) for group in model.policy.optimizer.param_groups]
+        groups = model.policy.optimizer.param_groups
+        self.lrs = [th.tensor(float(group["lr"]), dtype=th.float32, device=model.device) for group in groups]
+        self.last_lrs = [float(group["lr"]) for group in groups]
         with recordable(model.policy.optimizer, self.lrs):
             self.result, self._replay = recorder.record(lambda: model._update(*self.inputs))
+        self.parameters = [parameter for group in groups for parameter in group["params"]]
+        self.gradients = [parameter.grad for parameter in self.parameters]  # which the replay fills
         self.addresses = addresses(model)
 
     def is_current(self) -> bool:
@@ -156,6 +169,8 @@ class Recording:
                 self.last_lrs[i] = group["lr"]
                 self.lrs[i].fill_(group["lr"])
         self._replay()
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
         return Update(self.result.loss.clone(), self.result.values)
 
 
@@ -203,10 +218,14 @@ class RecordedUpdates:
 
     def _record(self, kind: Hashable, inputs: Inputs) -> Update:
         """Record an update and compare a replay with it."""
+        fault, recording = "", None
         try:
             recording = Recording(self.model, inputs, self.recorder)
-        except Exception as reason:  # whatever a part of the user's does that cannot be recorded
-            self._give_up(f"cannot be recorded ({type(reason).__name__}: {reason})")
+        except Exception as error:  # whatever a part of the user's does that cannot be recorded
+            first = error.__context__ or error  # the end of a recording that broke off fails too, and says less
+            fault = f"cannot be recorded ({type(first).__name__}: {first})"
+        if recording is None:  # only now: the error holds what was recorded so far
+            self._give_up(fault)
             return self.model._update(*inputs)
         before = Snapshot(self.model)
         expected = self.model._update(*inputs)
@@ -221,6 +240,10 @@ class RecordedUpdates:
             return expected
         self.recordings[kind] = recording
         return replayed
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Recordings are of this model's memory: a copy makes its own
+        return {**self.__dict__, "recordings": {}, "kind": None, "in_a_row": 0}
 
     def _give_up(self, reason: str) -> None:
         self.failed = True
@@ -272,9 +295,8 @@ def can_record(model: IQN) -> bool:
     :param model: a model that is set up
     :return: whether its updates are worth recording, and leave everything on the device
     """
-    optimizer = model.policy.optimizer
-    fused = type(optimizer) in (th.optim.Adam, th.optim.AdamW) and optimizer.defaults["fused"]
-    return model.cuda_graphs and model.device.type == "cuda" and bool(fused)
+    known = type(model.policy.optimizer) in (th.optim.Adam, th.optim.AdamW)
+    return model.cuda_graphs and model.device.type == "cuda" and known and is_fused(model.policy.optimizer)
 
 
 def kind_of(model: IQN, inputs: Inputs) -> Hashable:
@@ -283,14 +305,15 @@ def kind_of(model: IQN, inputs: Inputs) -> Hashable:
 
     :param model: the model
     :param inputs: arguments of its update
-    :return: that, or None if it depends on what NumPy computes in between
+    :return: that, or None if it depends on what NumPy computes in between, or loading has changed the kind of optimizer
     """
-    constants = model._update_constants()
-    if constants is None:
+    constants, groups = model._update_constants(), model.policy.optimizer.param_groups
+    if constants is None or not is_fused(model.policy.optimizer):
         return None
     shapes = tuple((tensor.shape, tensor.dtype) for tensor in inputs.tensors())
-    groups = tuple((group["betas"], group["eps"], group["weight_decay"]) for group in model.policy.optimizer.param_groups)
-    return shapes, groups, constants
+    settings = tuple((group["betas"], group["eps"], group["weight_decay"]) for group in groups)
+    trained = tuple(parameter.requires_grad for group in groups for parameter in group["params"])
+    return shapes, settings, trained, constants
 
 
 def addresses(model: IQN) -> tuple[int, ...]:

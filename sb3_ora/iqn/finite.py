@@ -147,26 +147,35 @@ class FiniteEnv(VecEnvWrapper):
 # Learning
 
 
-def check_update(model: IQN, loss: th.Tensor, batch: ReplayBufferSamples) -> None:
+def is_fused(optimizer: th.optim.Optimizer) -> bool:
+    """
+    :param optimizer: an optimizer; loading its state may have changed what it was made with
+    :return: whether it makes its steps in one kernel, which can be told to do nothing
+    """
+    return all(group.get("fused") for group in optimizer.param_groups)
+
+
+def check_update(model: IQN, loss: th.Tensor, batch: ReplayBufferSamples) -> th.Tensor:
     """
     Between the backward pass and the optimizer's step: keep an update from the weights if it is not finite. On a device
     that would have to be waited for, the fused optimizer skips the step, and :func:`checked_loss` tells of it.
 
     :param model: the model in training
-    :param loss: its loss
+    :param loss: its loss, ()
     :param batch: the transitions
+    :return: the loss, without its graph; NaN if it or a gradient is not finite, ()
     :raises NotFiniteError: if the loss or a gradient is not finite
     """
     optimizer = model.policy.optimizer
-    if loss.device.type != "cpu" and optimizer.defaults.get("fused"):
-        skip_unless_finite(optimizer, loss)
-        return
+    if loss.device.type != "cpu" and is_fused(optimizer):
+        return skip_unless_finite(model, loss)
+    optimizer.__dict__.pop("found_inf", None)  # of a fused step before
     value = loss.item()
     if not math.isfinite(value):
         raise NotFiniteError(f"the loss is {value} {_moment(model)}: {_source(model, batch)}")
-    gradients = [p.grad for p in _telling(model) if p.grad is not None]
-    if not math.isfinite(sum(gradient.sum().item() for gradient in gradients)):
+    if not math.isfinite(sum(gradient.sum().item() for gradient in _telling_gradients(model))):
         raise NotFiniteError(f"the loss is {value}, but its gradient is not finite {_moment(model)}: {_source(model, batch)}")
+    return loss.detach()
 
 
 def _telling(model: IQN) -> list[th.nn.Parameter]:
@@ -184,14 +193,22 @@ def _telling(model: IQN) -> list[th.nn.Parameter]:
     return model._telling
 
 
-def skip_unless_finite(optimizer: th.optim.Optimizer, loss: th.Tensor) -> None:
-    """
-    Let the optimizer's next step do nothing if the loss is not finite, without waiting for it.
+def _telling_gradients(model: IQN) -> list[th.Tensor]:
+    return [parameter.grad for parameter in _telling(model) if parameter.grad is not None]
 
-    :param optimizer: fused Adam
-    :param loss: the loss, ()
+
+def skip_unless_finite(model: IQN, loss: th.Tensor) -> th.Tensor:
     """
-    optimizer.found_inf = (~th.isfinite(loss.detach())).float()  # type: ignore[attr-defined]
+    Let the optimizer's next step do nothing if the loss or a gradient is not finite, without waiting for them.
+
+    :param model: the model in training, whose optimizer is fused
+    :param loss: its loss, ()
+    :return: the loss, without its graph; NaN if it or a gradient is not finite, ()
+    """
+    total = loss.detach() + th.stack(th._foreach_norm(_telling_gradients(model), 1)).sum()
+    nothing = total - total  # 0, or NaN
+    model.policy.optimizer.found_inf = nothing.ne(0).float()  # type: ignore[attr-defined]
+    return loss.detach() + nothing
 
 
 def checked_loss(model: IQN, loss: float) -> float:
@@ -202,7 +219,7 @@ def checked_loss(model: IQN, loss: float) -> float:
     :raises NotFiniteError: if it is not finite
     """
     if not math.isfinite(loss):
-        raise NotFiniteError(f"the loss is {loss} {_moment(model)}: {_source(model, None)}")
+        raise NotFiniteError(f"the loss or its gradient is {loss} {_moment(model)}: {_source(model, None)}")
     return loss
 
 

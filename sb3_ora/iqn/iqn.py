@@ -449,9 +449,9 @@ class IQN(ActingAlgorithm):
         loss.backward()
         if self.max_grad_norm is not None:
             th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
-        check_update(self, loss, batch)
+        loss = check_update(self, loss, batch)
         optimizer.step()
-        return Update(loss.detach(), values)
+        return Update(loss, values)
 
     def _update_constants(self) -> Hashable:
         """

@@ -216,14 +216,14 @@ class IQNPolicy(BasePolicy):
         """
         return self.quantile_net(obs, self.risk.taus(level)).mean(dim=2)
 
-    def greedy_actions(self, values: th.Tensor, alphas: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
+    def greedy_actions(self, values: np.ndarray, alphas: np.ndarray, valid: np.ndarray | None = None) -> np.ndarray:
         """
         :param values: value of every head, (K, B, A)
         :param alphas: risk level of each state, (B,)
         :param valid: which actions may be taken, (B, A); None for all
         :return: indices of the actions with the least epistemic risk (paper, Algorithm 1, line 5), (B,)
         """
-        risk_values = self.risk.risk_values(values.cpu().numpy(), alphas)  # (B, A)
+        risk_values = self.risk.risk_values(values, alphas)  # (B, A)
         return (risk_values if valid is None else np.where(valid, risk_values, -np.inf)).argmax(axis=1)
 
     def forward(self, obs: PyTorchObs, deterministic: bool = True) -> th.Tensor:
@@ -231,7 +231,8 @@ class IQNPolicy(BasePolicy):
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         """Greedy actions at an episode's first step, when no action has been taken yet, (B,)."""
-        values, observations = self.epistemic_values(observation), self.observations_to_numpy(observation)
+        values = self.epistemic_values(observation).cpu().numpy()
+        observations = self.observations_to_numpy(observation)
         alphas = self.risk.alphas(observations, np.full(values.shape[1], NO_ACTION))
         actions = self.greedy_actions(values, alphas, self.valid_actions(observations))
         return th.as_tensor(actions + int(self.action_space.start), device=self.device)
@@ -261,7 +262,7 @@ class IQNPolicy(BasePolicy):
             )
         obs_tensor, vectorized = self.obs_to_tensor(observation)
         with th.no_grad():
-            values = self.epistemic_values(obs_tensor)  # (K, B, A)
+            values = self.epistemic_values(obs_tensor).cpu().numpy()  # (K, B, A)
         previous = self._previous_actions(values.shape[1], state, episode_start)
         observations = self.observations_to_numpy(obs_tensor)
         indices = self.greedy_actions(values, self.risk.alphas(observations, previous), self.valid_actions(observations))

@@ -244,7 +244,8 @@ class ORAIQN(IQN):
         actions = batch.actions.squeeze(1).cpu().numpy() - int(self.action_space.start)
         alphas = self.policy.risk.alphas(self.policy.observations_to_numpy(batch.next_observations), actions)  # (B,)
         valid = self.policy.valid_actions(batch.next_observations)
-        greedy = self.policy.greedy_actions(values, alphas, None if valid is None else valid.cpu().numpy())  # (B,)
+        valid_array = None if valid is None else valid.cpu().numpy()
+        greedy = self.policy.greedy_actions(values.cpu().numpy(), alphas, valid_array)  # (B,)
         return th.as_tensor(greedy, device=self.device).expand(len(values), -1)
 
     def learn(

@@ -64,7 +64,7 @@ class Watch(BaseCallback):
         """
         model: Any = self.model
         valid, values = model.policy.valid_actions(model._last_obs), model._acting.values  # (K, E, A)
-        neutral = model.policy.greedy_actions(values.mean(dim=0, keepdim=True), alphas, valid)
+        neutral = model.policy.greedy_actions(values.mean(axis=0, keepdims=True), alphas, valid)
         return model.policy.greedy_actions(values, alphas, valid) != neutral
 
     def _close_row(self) -> None:

@@ -95,7 +95,7 @@ def test_risk_of_an_ensemble():
 
     def keep(local, _):
         if model._acting is not None:
-            (law,) = model._acting.values.permute(1, 0, 2).numpy()  # (K, A)
+            (law,) = model._acting.values.transpose(1, 0, 2)  # (K, A)
             (alpha,) = model._acting_alphas
             averse = [lower_tail_cvar(th.tensor(law[:, action]), alpha).item() for action in range(law.shape[1])]
             changed = float(np.argmax(averse) != np.argmax(law.mean(axis=0)))
