@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 from sb3_ora import ARTIQN, IQN, ORAIQN
 from sb3_ora.adapters import CompositeAdapter, FTPLAdapter, RecursiveAdapter
@@ -309,6 +309,11 @@ def test_an_adapter_serves_one_model():
         model.learn(40, callback=adapter)
     with pytest.raises(ValueError, match="callback holds a FTPLAdapter that has served another model since"):
         models[0].learn(40, callback=adapter)
+    n_keys = len(models[1].policy.risk.table)
+    with pytest.raises(ValueError, match="the FTPLAdapter of this model has served another one since"):
+        models[0].learn(40)
+    assert len(models[1].policy.risk.table) == n_keys
+    models[0].learn(40, callback=FTPLAdapter())
 
 
 def test_an_environment_that_is_normalised_otherwise():
@@ -319,8 +324,60 @@ def test_an_environment_that_is_normalised_otherwise():
     with pytest.warns(UserWarning, match="groups states with normalisation of observations, and env comes without it"):
         loaded = ORAIQN.load(file_of(normalised))
         loaded.set_env(several(lambda: Scripted((4,)), 1))
-    plain = ORAIQN.load(file_of(normalised), env=several(lambda: Scripted((4,)), 1))
+    with pytest.warns(UserWarning, match="groups states with normalisation of observations, and env comes without it"):
+        plain = ORAIQN.load(file_of(normalised), env=several(lambda: Scripted((4,)), 1))
     assert same_parameters(plain.get_parameters(), normalised.get_parameters())
+
+
+def test_a_reset_of_stacked_frames():
+    """VecFrameStack returns the same array from reset() as from the last step."""
+    env = VecFrameStack(several(lambda: Scripted((50,)), 1), 2)
+    model = tiny(ORAIQN, env, n_steps=3, learning_starts=1000)
+    model.learn(10)
+    last = model.replay_buffer.pos - 1
+    model.learn(10)
+    assert model._previous_actions.tolist() != [-1]
+    discounts = model.replay_buffer._get_samples(np.array([last - 1, last])).discounts.flatten()
+    assert discounts.tolist() == pytest.approx([model.gamma**2, model.gamma])
+    model._setup_learn(10)
+    assert model._previous_actions.tolist() == [-1]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_file_of_another_algorithm(algorithm):
+    file = file_of(tiny(algorithm, Chain()))
+    for other in set(ALGORITHMS) - {algorithm}:
+        file.seek(0)
+        message = f"^the file holds a model of {algorithm.__name__}, not of {other.__name__}: use {algorithm.__name__}.load$"
+        with pytest.raises(ValueError, match=message):
+            other.load(file)
+
+
+def test_a_class_of_ones_own_is_the_algorithm_that_it_extends():
+    class Mine(ORAIQN):
+        pass
+
+    assert type(ORAIQN.load(file_of(tiny(Mine, Chain(), n_heads=4)))) is ORAIQN
+    assert type(Mine.load(file_of(tiny(ORAIQN, Chain())))) is Mine
+
+
+def test_a_seed_given_to_load_seeds_the_adapter():
+    file = file_of(tiny(ORAIQN, Chain()).learn(60))
+
+    def trained(**kwargs):
+        file.seek(0)
+        model = ORAIQN.load(file, env=Chain(), **kwargs)
+        return model.adapter.ftpl._generator.random(4).tolist()
+
+    assert trained(seed=1) == trained(seed=1) == np.random.default_rng(1).random(4).tolist()
+    assert trained(seed=2) == np.random.default_rng(2).random(4).tolist() and trained() == trained()
+
+
+def test_nothing_to_learn_is_said(capsys):
+    tiny(IQN, Chain(), learning_starts=50, verbose=1).learn(50)
+    assert "Nothing will be learned: learning_starts=50, of 50 steps in all" in capsys.readouterr().out
+    tiny(IQN, Chain(), learning_starts=50, verbose=1).learn(51)
+    assert "Nothing" not in capsys.readouterr().out
 
 
 def test_the_last_transition_before_a_reset_leads_nowhere():

@@ -14,8 +14,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 from sb3_ora import ARTIQN, IQN, ORAIQN, TOPIQN
 from sb3_ora.adapters import EWAFAdapter, FTPLAdapter, RecursiveAdapter
 from sb3_ora.iqn import CnnPolicy, IQNPolicy, MultiInputPolicy
+from sb3_ora.risk import StateKey
 from tests.test_spaces import model_for
-from tests.tiny import ENSEMBLE, same_parameters, several, tiny
+from tests.tiny import ALGORITHMS, ENSEMBLE, same_parameters, several, tiny
 from tests.toy_envs import Chain, Scripted
 
 CARTPOLE = partial(gym.make, "CartPole-v1")
@@ -221,3 +222,40 @@ def test_an_adapter_from_the_callbacks_is_found_again_in_the_file():
     assert np.array_equal(adapter.bandit.weights, weights)
     loaded.learn(40)
     assert loaded.adapter is adapter
+
+
+class LearnedHash(StateKey):
+    """A key of one's own, with the names of a torch module's weights."""
+
+    def __init__(self):
+        self.net = th.nn.Sequential(th.nn.Linear(4, 3, bias=False))
+
+    def __call__(self, observations):
+        with th.no_grad():
+            return (self.net(th.as_tensor(observations)) > 0).numpy() @ np.array([1, 2, 4])
+
+    def state_dict(self):
+        return dict(self.net.state_dict())
+
+    def load_state_dict(self, state):
+        self.net.load_state_dict(state)
+
+
+def test_a_state_key_whose_names_have_dots():
+    model = tiny(ORAIQN, CARTPOLE(), state_key=LearnedHash()).learn(60)
+    file = io.BytesIO()
+    model.save(file)
+    file.seek(0)
+    loaded = ORAIQN.load(file, custom_objects={"state_key": LearnedHash()})
+    keys = [m.policy.risk.state_key for m in (model, loaded)]
+    assert keys[0] is not keys[1] and same_parameters(*(key.state_dict() for key in keys))
+    assert len(loaded.policy.risk.table) == len(model.policy.risk.table) > 0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_policy_is_a_module_with_gradients(algorithm):
+    """As of SB3's own policies, a call needs no ``th.no_grad()``."""
+    model = tiny(algorithm, CARTPOLE())
+    observations = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    actions = model.policy(th.as_tensor(observations))
+    assert actions.tolist() == model.predict(observations, deterministic=True)[0].tolist()

@@ -125,8 +125,10 @@ class RiskAdapter(BaseCallback):
     def state_dict(self) -> dict[str, Any]:
         """
         :return: the adapter's state, as tensors and plain values
+        :raises ValueError: if something else is in it, which could not be loaded
         """
-        return {"kind": self.kind, "learned": self.learned_state(), "unclaimed": self.unclaimed}
+        learned = _plain(self.learned_state(), f"learned_state() of {type(self).__name__}")
+        return {"kind": self.kind, "learned": learned, "unclaimed": self.unclaimed}
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
         """
@@ -155,6 +157,26 @@ class RiskAdapter(BaseCallback):
         dropped = {"model", "parent", "locals", "globals"}
         state = {name: value for name, value in self.__dict__.items() if name not in dropped}
         return {**state, "parent": None, "locals": {}, "globals": {}}
+
+
+def _plain(state: Any, name: str) -> Any:
+    """
+    :param state: tensors, plain values, and what NumPy has of both
+    :param name: what it is, for the message
+    :return: the same without NumPy's
+    :raises ValueError: if something else is in it, which torch would not load from a file
+    """
+    if isinstance(state, dict):
+        return {key: _plain(value, f"{name}[{key!r}]") for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(_plain(value, f"{name}[{i}]") for i, value in enumerate(state))
+    if isinstance(state, np.ndarray) and state.dtype.kind in "biuf":
+        return th.as_tensor(state)
+    if isinstance(state, np.generic):
+        state = state.item()
+    if state is None or isinstance(state, bool | int | float | str | th.Tensor):
+        return state
+    raise ValueError(f"{name} must be a tensor, number, text, or list or dict of these, got {state!r}")
 
 
 def find_adapters(callback: MaybeCallback | Callable) -> list[RiskAdapter]:

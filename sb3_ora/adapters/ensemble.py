@@ -17,7 +17,7 @@ from sb3_ora.risk.measures import EpistemicMeasure, left_truncated_variance, mak
 MAX_PENDING = 10_000
 #: Transitions from which a state key is fitted, even if learning starts before
 MIN_WARM_UP = 100
-#: Pairs evaluated in one forward pass
+#: Pairs evaluated in one forward pass, about
 CHUNK = 1024
 
 
@@ -170,8 +170,9 @@ class EnsembleAdapter(RiskAdapter):
         self.pending.clear()
         self.n_pending = 0
         risk, laws, keys = self.model.policy.risk, [], []
-        for start in range(0, len(visits.actions), CHUNK):
-            part = slice(start, start + CHUNK)
+        chunk = max(CHUNK // self.model.n_envs, 1) * self.model.n_envs  # so that environments' levels fit
+        for start in range(0, len(visits.actions), chunk):
+            part = slice(start, start + chunk)
             observations, actions = slice_batch(visits.observations, part), visits.actions[part]
             values = self.model.act_ahead(observations)  # (K, P, A)
             assert values is not None

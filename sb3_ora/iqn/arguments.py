@@ -33,8 +33,16 @@ if TYPE_CHECKING:
 
 #: What the algorithm hands to the policy itself
 SET_BY_ALGORITHM = {
-    *("n_heads", "n_risk_samples", "distortion", "risk_level", "epistemic_measure", "alpha", "risk_scope", "state_key"),
-    *("max_keys", "use_action_mask"),
+    "n_heads",
+    "n_risk_samples",
+    "distortion",
+    "risk_level",
+    "epistemic_measure",
+    "alpha",
+    "risk_scope",
+    "state_key",
+    "max_keys",
+    "use_action_mask",
 }
 
 
@@ -74,6 +82,24 @@ def check_made_with(algorithm: type[IQN], policy_class: type[IQNPolicy], **given
     if given["tensorboard_log"] is not None:
         check_path("tensorboard_log", given["tensorboard_log"])
     check_device(given["device"])
+
+
+def algorithm_of(kind: type[IQN]) -> str:
+    """
+    :param kind: class of a model
+    :return: name of the algorithm of this package that it is, or extends
+    """
+    return next(base.__name__ for base in kind.__mro__ if base.__module__.startswith("sb3_ora."))
+
+
+def check_algorithm(model: IQN) -> None:
+    """
+    :param model: a model with the attributes of a file
+    :raises ValueError: if the file is of another algorithm
+    """
+    mine = algorithm_of(type(model))
+    if model._algorithm != mine:
+        raise ValueError(f"the file holds a model of {model._algorithm}, not of {mine}: use {model._algorithm}.load")
 
 
 def check_learner(model: IQN) -> None:

@@ -4,6 +4,7 @@ import pathlib
 import pickle
 import warnings
 from collections.abc import Hashable
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any, ClassVar, TypeVar
 
@@ -21,7 +22,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from sb3_ora.adapters.base import RiskAdapter, find_adapters
 from sb3_ora.adapters.schedule import ScheduleAdapter
 from sb3_ora.iqn.acting import ActingAlgorithm
-from sb3_ora.iqn.arguments import check_learner, check_made_with, check_n_steps
+from sb3_ora.checks import named
+from sb3_ora.iqn.arguments import algorithm_of, check_algorithm, check_learner, check_made_with, check_n_steps
 from sb3_ora.iqn.bootstrap import bootstrap_mask
 from sb3_ora.iqn.buffers import LARGE_BUFFER, DictNStepReplayBuffer, observation_bytes
 from sb3_ora.iqn.cuda_graphs import RecordedUpdates, Update, can_record
@@ -224,6 +226,7 @@ class IQN(ActingAlgorithm):
         self._acting = None
         self._finite_env: FiniteEnv | None = None
         self._recorded_updates: RecordedUpdates | None = None
+        self._algorithm = algorithm_of(type(self))  # which a file tells
 
         if _init_setup_model:
             self._setup_model()
@@ -231,6 +234,7 @@ class IQN(ActingAlgorithm):
     # Set-up
 
     def _check_arguments(self) -> None:
+        check_algorithm(self)
         check_learner(self)
 
     def _policy_arguments(self) -> dict[str, Any]:
@@ -267,7 +271,8 @@ class IQN(ActingAlgorithm):
         self._check_arguments()
         distortion = make_distortion(self.distortion)
         self.level_schedule = make_level_schedule(distortion.default_level if self.risk_level is None else self.risk_level)
-        check_schedule(self.level_schedule, distortion)
+        with named("risk_level", self.risk_level) if isinstance(self.risk_level, str) else nullcontext():
+            check_schedule(self.level_schedule, distortion)
         # The constructor's arguments stay as given: what SB3 derives from them lasts for the set-up only
         names = ("policy_kwargs", "replay_buffer_class", "replay_buffer_kwargs")
         given = {name: getattr(self, name) for name in names}
@@ -320,6 +325,10 @@ class IQN(ActingAlgorithm):
 
     def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
         super().set_env(env, force_reset)
+        self._check_env()
+
+    def _check_env(self) -> None:
+        """Whether the environment goes with the arguments, and with what was learned in another one."""
         if self.use_action_mask:
             check_mask(self.observation_space, self.action_space, self.get_vec_normalize_env())
 
@@ -506,6 +515,11 @@ class IQN(ActingAlgorithm):
 
     def _init_callback(self, callback: MaybeCallback, progress_bar: bool = False) -> BaseCallback:
         adopted = self._adopt_adapter(callback)
+        if self.adapter.model is not self:
+            raise ValueError(
+                f"the {type(self.adapter).__name__} of this model has served another one since: "
+                "give learn(callback=...) an adapter of its own"
+            )
         callbacks = super()._init_callback(callback, progress_bar)
         if adopted:
             return callbacks
@@ -514,14 +528,23 @@ class IQN(ActingAlgorithm):
         chain.model = self
         return chain
 
-    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+    def _setup_learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        reset_num_timesteps: bool = True,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[int, BaseCallback]:
         check_n_steps(self)
-        before, statistics = self._last_obs, Statistics(self.get_vec_normalize_env())
-        result = super()._setup_learn(*args, **kwargs)
+        resets, statistics = reset_num_timesteps or self._last_obs is None, Statistics(self.get_vec_normalize_env())
+        result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *args, **kwargs)
         self._acting = None
         if self._total_timesteps > 0:  # until now that of the last training
             self._update_current_progress_remaining(self.num_timesteps, self._total_timesteps)
-        if self._last_obs is not before:
+        if self.verbose >= 1 and reset_num_timesteps and 0 < self._total_timesteps <= self.learning_starts:
+            print(f"Nothing will be learned: learning_starts={self.learning_starts}, of {self._total_timesteps} steps in all")
+        if resets:
             self.leave_episodes()
             check_first_observations(self, statistics)
         return result
@@ -576,10 +599,14 @@ class IQN(ActingAlgorithm):
     ) -> SelfIQN:
         model = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
         given = {*kwargs, *(custom_objects or {})}
+        if kwargs.get("seed") is not None:
+            model.adapter.seed(model.seed)  # rather than go on with the file's random numbers
         if {"distortion", "risk_level"} & given:
             model.adapter.update_level()  # the level in the file is not the one wanted now
         if "risk_adapter" in given:
             model.adapter.claim()  # nor is what the file's adapter made of the policy
+        if env is not None:
+            model._check_env()
         return model
 
     def load_weights(self, path: str | pathlib.Path | io.BufferedIOBase) -> None:

@@ -231,7 +231,7 @@ class IQNPolicy(BasePolicy):
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = True) -> th.Tensor:
         """Greedy actions at an episode's first step, when no action has been taken yet, (B,)."""
-        values = self.epistemic_values(observation).cpu().numpy()
+        values = self.epistemic_values(observation).detach().cpu().numpy()
         observations = self.observations_to_numpy(observation)
         alphas = self.risk.alphas(observations, np.full(values.shape[1], NO_ACTION))
         actions = self.greedy_actions(values, alphas, self.valid_actions(observations))

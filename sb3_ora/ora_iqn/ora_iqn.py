@@ -208,14 +208,14 @@ class ORAIQN(IQN):
         normalize = None if self.env is None else self.get_vec_normalize_env()
         return normalize is not None and normalize.norm_obs
 
-    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        super().set_env(env, force_reset)
+    def _check_env(self) -> None:
+        super()._check_env()
         if self.risk_scope == "state-action" and self._is_normalized() != self._normalized_observations:
             with_it, without = ("with", "without") if self._normalized_observations else ("without", "with")
             warnings.warn(
                 f"the model groups states {with_it} normalisation of observations, and env comes {without} it: "
                 "where risk levels are to adapt, make a new model with this environment",
-                stacklevel=2,
+                stacklevel=3,
             )
 
     def _policy_arguments(self) -> dict[str, Any]:

@@ -35,21 +35,47 @@ class PiecewiseLinear(ByValue):
         return float(np.interp(1.0 - progress_remaining, knots, self.points))
 
 
+class NumberSchedule(ByValue):
+    """
+    A schedule whose values are plain numbers, also where a function returns an array or a tensor of no dimension.
+
+    :param schedule: Function of the progress remaining.
+    """
+
+    def __init__(self, schedule: Callable[[float], float]):
+        self.schedule = schedule
+
+    def __call__(self, progress_remaining: float) -> float:
+        """
+        Value of the schedule.
+
+        :param progress_remaining: 1 at the start of training, 0 at its end.
+        :return: The scheduled value.
+        :raises ValueError: If it is not a number.
+        """
+        value = self.schedule(progress_remaining)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"risk_level must return a number for {progress_remaining}, got {value!r}") from None
+
+
 def make_level_schedule(spec: float | str | Callable[[float], float]) -> Callable[[float], float]:
     """
     Schedule of the risk level.
 
     :param spec: A number (constant level), a text such as "0.1->0.9->0.1" (piecewise linear over training) or "0.25",
-        or a schedule, which is returned as it is.
+        or a function of the progress remaining.
     :return: A function of the progress remaining (1 at the start, 0 at the end).
     :raises ValueError: If it is none of these, the text cannot be read, or a number is not finite.
     """
     if callable(spec):
-        return spec
+        return spec if isinstance(spec, PiecewiseLinear | NumberSchedule) else NumberSchedule(spec)
     try:
-        points = [float(part) for part in spec.split("->")] if isinstance(spec, str) else [spec]
+        points = [float(part) for part in spec.split("->")] if isinstance(spec, str) else [check_number("risk_level", spec)]
     except ValueError:
-        raise ValueError(f"risk_level must be a number or text such as '0.1->0.9->0.1', got {spec!r}") from None
+        allowed = "a number, text such as '0.1->0.9->0.1', or a function of the progress remaining"
+        raise ValueError(f"risk_level must be {allowed}, got {spec!r}") from None
     return PiecewiseLinear([check_number("risk_level", point) for point in points])
 
 

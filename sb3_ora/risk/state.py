@@ -153,8 +153,8 @@ class RiskState(nn.Module):
             value, name = state_dict[key].cpu(), key[len(prefix) :]
             if name.endswith(":float64"):
                 value, name = value.view(th.float64), name.removesuffix(":float64")
-            part, _, name = name.rpartition(".")
-            entries[part][name] = value
+            part, dot, rest = name.partition(".")  # names of a state key may have dots themselves
+            entries[part if dot else ""][rest if dot else name] = value
         if "level" in entries[""]:
             self.level = float(entries[""]["level"])
             self.use_mean = bool(entries[""]["use_mean"])

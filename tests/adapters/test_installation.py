@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import zipfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -231,3 +232,31 @@ def test_an_adapter_of_ones_own(tmp_path):
     loaded = IQN.load(tmp_path / "model.zip", env=Chain())
     assert loaded.adapter.n_calls == model.adapter.n_calls == 40
     loaded.learn(40)
+
+
+class Kept(Fixed):
+    """Keeps what it is told to."""
+
+    kept: Any = None
+
+    def learned_state(self):
+        return {"kept": self.kept}
+
+    def load_learned_state(self, state):
+        self.kept = state["kept"]
+
+
+def test_what_numpy_has_of_numbers_goes_through_a_file(tmp_path):
+    model = tiny(IQN, Chain(), distortion="cvar", risk_adapter=Kept())
+    model.adapter.kept = [np.float64(0.5), {"a": np.arange(3), "b": (np.int64(2), np.bool_(True))}]
+    model.save(tmp_path / "model.zip")
+    mean, rest = IQN.load(tmp_path / "model.zip").adapter.kept
+    assert (mean, rest["a"].tolist(), rest["b"]) == (0.5, [0, 1, 2], (2, True))
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path):
+    model = tiny(IQN, Chain(), distortion="cvar", risk_adapter=Kept())
+    model.adapter.kept = [1, {2}]
+    message = r"learned_state\(\) of Kept\['kept'\]\[1\] must be a tensor, number, text, or list or dict of these, got \{2\}"
+    with pytest.raises(ValueError, match=message):
+        model.save(tmp_path / "model.zip")

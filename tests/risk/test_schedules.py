@@ -1,7 +1,10 @@
 import pickle
 
+import numpy as np
 import pytest
+import torch as th
 
+from sb3_ora import IQN
 from sb3_ora.risk import PiecewiseLinear, make_level_schedule
 
 
@@ -37,11 +40,16 @@ def test_negative_levels_and_blanks():
     assert make_level_schedule("-2 -> 1e-1") == PiecewiseLinear((-2.0, 0.1))
 
 
-def test_schedules_are_kept():
-    def own(progress_remaining):
-        return progress_remaining
+@pytest.mark.parametrize("kind", [float, np.float64, np.array, th.tensor])
+def test_functions_return_numbers(kind):
+    schedule = make_level_schedule(lambda progress_remaining: kind(progress_remaining / 2))
+    assert schedule(0.5) == 0.25 and type(schedule(0.5)) is float
+    assert make_level_schedule(schedule) is schedule
 
-    assert make_level_schedule(own) is own
+
+def test_functions_that_return_no_number_are_refused():
+    with pytest.raises(ValueError, match=r"risk_level must return a number for 0\.5, got 'averse'"):
+        make_level_schedule(lambda _: "averse")(0.5)
 
 
 def test_schedules_are_values():
@@ -55,6 +63,11 @@ def test_schedules_are_values():
 def test_bad_levels_are_refused(spec):
     with pytest.raises(ValueError, match="risk_level"):
         make_level_schedule(spec)
+
+
+def test_the_whole_text_is_in_the_message():
+    with pytest.raises(ValueError, match=r"^risk_level='0.1->2': risk_level must be a number in \(0, 1\], got 2.0$"):
+        IQN("MlpPolicy", "CartPole-v1", distortion="cvar", risk_level="0.1->2")
 
 
 def test_no_points_are_refused():
