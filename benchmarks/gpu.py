@@ -79,7 +79,7 @@ class Convolutions(NatureCNN):
 
     def __init__(self, observation_space: spaces.Box):
         super().__init__(observation_space)
-        self._features_dim = self.linear[0].in_features
+        self._features_dim = int(self.linear[0].in_features)  # type: ignore[arg-type]
         self.linear = nn.Sequential()
 
 

@@ -44,7 +44,7 @@ def make(name):
 NOT_KEPT = {"env", "policy", "adapter", "replay_buffer", "_vec_normalize_env", "_logger", "action_space", "observation_space"}
 NOT_KEPT |= {"quantile_net", "quantile_net_target", "batch_norm_stats", "batch_norm_stats_target", "_previous_actions"}
 NOT_KEPT |= {
-    "_telling",
+    "_probes",
     "_acting",
     "_acting_alphas",
     "_last_obs",

@@ -52,16 +52,14 @@ class RiskAdapter(BaseCallback):
         self._bind()
 
     def _settle(self, model: IQN, name: str, default: Any) -> Any:
-        mine, theirs = (
-            tuple(value) if isinstance(value, list | np.ndarray) and np.ndim(value) == 1 and len(value) else value
-            for value in (getattr(self, name, None), getattr(model, name, None))
-        )
+        mine, theirs = _as_tuple(getattr(self, name, None)), _as_tuple(getattr(model, name, None))
         if mine is not None and theirs is not None and mine != theirs:
             raise ValueError(
                 f"{name}={mine!r} of the {type(self).__name__} contradicts {name}={theirs!r} of the {type(model).__name__}: "
                 "give it to the model, or leave one of them out"
             )
-        return next((value for value in (mine, theirs) if value is not None), default)
+        given = theirs if mine is None else mine
+        return default if given is None else given
 
     def _bind(self) -> None:
         """Set up what the adapter learns; the policy exists."""
@@ -157,6 +155,11 @@ class RiskAdapter(BaseCallback):
         dropped = {"model", "parent", "locals", "globals"}
         state = {name: value for name, value in self.__dict__.items() if name not in dropped}
         return {**state, "parent": None, "locals": {}, "globals": {}}
+
+
+def _as_tuple(value: Any) -> Any:
+    """Lists and arrays as tuples, which can be compared as a whole."""
+    return tuple(value) if isinstance(value, list | np.ndarray) and np.ndim(value) == 1 and len(value) else value
 
 
 def _plain(state: Any, name: str) -> Any:

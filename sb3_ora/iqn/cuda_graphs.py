@@ -233,10 +233,10 @@ class RecordedUpdates:
         after = Snapshot(self.model)
         before.restore()
         replayed = recording.replay(inputs)
-        error, length = Snapshot(self.model).distance(after), before.distance(after)
-        if not error <= TOLERANCE * length:
+        difference, length = Snapshot(self.model).distance(after), before.distance(after)
+        if not difference <= TOLERANCE * length:
             after.restore()
-            self._give_up(f"is another one when it is replayed (off by {error:.3g}, of {length:.3g})")
+            self._give_up(f"is another one when it is replayed (off by {difference:.3g}, of {length:.3g})")
             return expected
         self.recordings[kind] = recording
         return replayed

@@ -173,28 +173,28 @@ def check_update(model: IQN, loss: th.Tensor, batch: ReplayBufferSamples) -> th.
     value = loss.item()
     if not math.isfinite(value):
         raise NotFiniteError(f"the loss is {value} {_moment(model)}: {_source(model, batch)}")
-    if not math.isfinite(sum(gradient.sum().item() for gradient in _telling_gradients(model))):
+    if not math.isfinite(sum(gradient.sum().item() for gradient in _probe_gradients(model))):
         raise NotFiniteError(f"the loss is {value}, but its gradient is not finite {_moment(model)}: {_source(model, batch)}")
     return loss.detach()
 
 
-def _telling(model: IQN) -> list[th.nn.Parameter]:
+def _probes(model: IQN) -> list[th.nn.Parameter]:
     """
     :param model: the model in training
     :return: parameters whose gradients tell for all: a layer's weights have finite ones where its bias has, which is small
     """
-    if model._telling is None:
+    if model._probes is None:
         trained = {id(p) for group in model.policy.optimizer.param_groups for p in group["params"]}
-        told: list[th.nn.Parameter] = []
+        found: list[th.nn.Parameter] = []
         for module in model.policy.modules():
             own = [p for p in module.parameters(recurse=False) if id(p) in trained]
-            told += [p for p in own if p.ndim <= 1] or own
-        model._telling = told
-    return model._telling
+            found += [p for p in own if p.ndim <= 1] or own
+        model._probes = found
+    return model._probes
 
 
-def _telling_gradients(model: IQN) -> list[th.Tensor]:
-    return [parameter.grad for parameter in _telling(model) if parameter.grad is not None]
+def _probe_gradients(model: IQN) -> list[th.Tensor]:
+    return [parameter.grad for parameter in _probes(model) if parameter.grad is not None]
 
 
 def skip_unless_finite(model: IQN, loss: th.Tensor) -> th.Tensor:
@@ -205,7 +205,9 @@ def skip_unless_finite(model: IQN, loss: th.Tensor) -> th.Tensor:
     :param loss: its loss, ()
     :return: the loss, without its graph; NaN if it or a gradient is not finite, ()
     """
-    total = loss.detach() + th.stack(th._foreach_norm(_telling_gradients(model), 1)).sum()
+    gradients = _probe_gradients(model)
+    norms = th._foreach_norm(gradients, 1) if gradients else ()
+    total = th.stack([loss.detach(), *norms]).sum()
     nothing = total - total  # 0, or NaN
     model.policy.optimizer.found_inf = nothing.ne(0).float()  # type: ignore[attr-defined]
     return loss.detach() + nothing

@@ -178,16 +178,16 @@ class IQN(ActingAlgorithm):
             is_complete=_init_setup_model,
         )
         super().__init__(
-            policy,
-            env,
-            learning_rate,
-            buffer_size,
-            learning_starts,
-            batch_size,
-            tau,
-            gamma,
-            train_freq,
-            gradient_steps,
+            policy=policy,
+            env=env,
+            learning_rate=learning_rate,
+            buffer_size=buffer_size,
+            learning_starts=learning_starts,
+            batch_size=batch_size,
+            tau=tau,
+            gamma=gamma,
+            train_freq=train_freq,
+            gradient_steps=gradient_steps,
             action_noise=None,  # No action noise
             replay_buffer_class=replay_buffer_class,
             replay_buffer_kwargs=replay_buffer_kwargs,
@@ -291,7 +291,7 @@ class IQN(ActingAlgorithm):
         finally:
             self.__dict__.update(given)
         self._create_aliases()
-        self._telling: list[th.nn.Parameter] | None = None
+        self._probes: list[th.nn.Parameter] | None = None
         # Copy running stats, see https://github.com/DLR-RM/stable-baselines3/issues/996
         self.batch_norm_stats = get_parameters_by_name(self.quantile_net, ["running_"])
         self.batch_norm_stats_target = get_parameters_by_name(self.quantile_net_target, ["running_"])
@@ -599,8 +599,8 @@ class IQN(ActingAlgorithm):
     ) -> SelfIQN:
         model = super().load(path, env, device, custom_objects, print_system_info, force_reset, **kwargs)
         given = {*kwargs, *(custom_objects or {})}
-        if kwargs.get("seed") is not None:
-            model.adapter.seed(model.seed)  # rather than go on with the file's random numbers
+        if (seed := kwargs.get("seed")) is not None:
+            model.adapter.seed(seed)  # rather than go on with the file's random numbers
         if {"distortion", "risk_level"} & given:
             model.adapter.update_level()  # the level in the file is not the one wanted now
         if "risk_adapter" in given:
@@ -642,7 +642,7 @@ class IQN(ActingAlgorithm):
             "_previous_actions",
             "_finite_env",
             "_recorded_updates",
-            "_telling",
+            "_probes",
         ]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:

@@ -91,19 +91,19 @@ class IQNPolicy(BasePolicy):
         optimizer_kwargs: dict[str, Any] | None = None,
     ):
         check_policy(
-            observation_space,
-            action_space,
-            lr_schedule,
-            activation_fn,
-            independent_heads,
-            alpha,
-            risk_scope,
-            use_action_mask,
-            features_extractor_class,
-            features_extractor_kwargs,
-            normalize_images,
-            optimizer_class,
-            optimizer_kwargs,
+            observation_space=observation_space,
+            action_space=action_space,
+            lr_schedule=lr_schedule,
+            activation_fn=activation_fn,
+            independent_heads=independent_heads,
+            alpha=alpha,
+            risk_scope=risk_scope,
+            use_action_mask=use_action_mask,
+            features_extractor_class=features_extractor_class,
+            features_extractor_kwargs=features_extractor_kwargs,
+            normalize_images=normalize_images,
+            optimizer_class=optimizer_class,
+            optimizer_kwargs=optimizer_kwargs,
         )
         super().__init__(
             observation_space,
@@ -263,14 +263,14 @@ class IQNPolicy(BasePolicy):
         obs_tensor, vectorized = self.obs_to_tensor(observation)
         with th.no_grad():
             values = self.epistemic_values(obs_tensor).cpu().numpy()  # (K, B, A)
-        previous = self._previous_actions(values.shape[1], state, episode_start)
+        previous = self._actions_before(values.shape[1], state, episode_start)
         observations = self.observations_to_numpy(obs_tensor)
         indices = self.greedy_actions(values, self.risk.alphas(observations, previous), self.valid_actions(observations))
         actions = indices + int(self.action_space.start)
         return (actions if vectorized else actions.squeeze(axis=0)), (indices,)
 
     @staticmethod
-    def _previous_actions(n_envs: int, state: tuple[np.ndarray, ...] | None, episode_start: np.ndarray | None) -> np.ndarray:
+    def _actions_before(n_envs: int, state: tuple[np.ndarray, ...] | None, episode_start: np.ndarray | None) -> np.ndarray:
         if state is None:
             return np.full(n_envs, NO_ACTION)
         previous = np.array(state[0], dtype=np.int64)

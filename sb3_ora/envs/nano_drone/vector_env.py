@@ -56,7 +56,7 @@ class NanoDroneVectorEnv(gym.vector.VectorEnv):
         self._randomness = [seeding.np_random() for _ in range(self.num_envs)]  # each drone's generator and its seed
         self._ended = np.zeros(self.num_envs, dtype=bool)
 
-    @property
+    @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # as of Gymnasium's SyncVectorEnv
         """The drones' generators, N."""
         return tuple(generator for generator, _ in self._randomness)
