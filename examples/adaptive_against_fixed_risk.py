@@ -3,6 +3,8 @@ Adaptive against fixed epistemic risk on a small risky task.
 
 Trains ORAIQN with alpha adapting between 0.1 and 1, fixed at 0.1 and fixed at 1, with several seeds each, and draws
 how often an episode ends at the goal, and the alpha that was acted on. Each run's numbers are in a ``progress.csv``.
+The gusts are a risk of the returns (aleatory), whereas alpha acts on the disagreement of the heads: it makes the agent careful
+where little is known, not where gusts are. For that, give ``distortion="cvar"`` and a ``risk_level``.
 
     python examples/adaptive_against_fixed_risk.py --output logs/ledge
 """

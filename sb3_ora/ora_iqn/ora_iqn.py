@@ -44,7 +44,8 @@ class ORAIQN(IQN):
         :class:`~sb3_ora.risk.EpistemicMeasure`
     :param alpha_min: smallest risk level, the most averse, in (0, 1]
     :param alpha_max: largest risk level, and the one before anything is known, in (0, 1]; 1 is neutral for CVaR
-    :param alpha_step: distance between the risk levels of the grid; the paper uses 0.05 and 0.01
+    :param alpha_step: distance between the risk levels of the grid; the paper's "grid size accuracy of 5" (Atari) and
+        "bucketed to 1" (drone, Knapsack) are read as 0.05 and 0.01
     :param eta: rate of the exponential perturbation of FTPL, or "auto" for n^(-1/2) at a key's n-th loss
     :param risk_scope: what has an alpha of its own: each pair of "state-action" (paper), each "action", or one "global"
     :param state_key: how observations are grouped for "state-action": "bucket", "discrete", "simhash" or a

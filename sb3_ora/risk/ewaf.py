@@ -30,7 +30,7 @@ def tail_variance(quantiles: np.ndarray, scale: float) -> np.ndarray:
 class EWAF:
     """
     Bandit over arms with probabilities ``p(d) ~ exp(w(d))`` and importance-weighted updates
-    ``w(d) += learning_rate * feedback / p(d)`` of the arm played (Moskovitz et al. 2021; DRL-ORA, section 2).
+    ``w(d) += learning_rate * feedback / p(d)`` of the arm played (Moskovitz et al. 2021; DRL-ORA, section 3).
 
     :param n_arms: Number of arms.
     :param learning_rate: Step size.
@@ -125,7 +125,7 @@ class PublishedARTController:
 
     Two weights start at -3 (averse) and +3 (neutral); the level is their softmax-weighted mean of ``level_min`` and
     ``level_max``. From the second step on in the simulation script, from the first in the flight script, both move in
-    opposite directions by the mean of the last ``window`` falls of the windowed sum of tail variances.
+    opposite directions by ``learning_rate`` times the mean of the last ``window`` falls of the windowed sum of tail variances.
 
     :param level_min: Level of the averse arm.
     :param level_max: Level of the neutral arm.

@@ -3,7 +3,7 @@ Distortion risk measures of the epistemic law: K equally likely head values of o
 
 Head values ``q`` are values (higher is better), so the random loss of the paper is ``X = -q`` and a
 measure looks at the lower tail of ``q``. Results are on the value scale: ``measure(q, alpha)`` is
-``-rho_alpha(X)`` in the notation of DRL-ORA (section 3).
+``-rho_alpha(X)`` in the notation of DRL-ORA (section 4).
 """
 
 from abc import ABC, abstractmethod
@@ -49,7 +49,7 @@ class EpistemicMeasure(ByValue, ABC):
     @abstractmethod
     def distortion(self, u: np.ndarray, alpha: float | np.ndarray) -> np.ndarray:
         """
-        The distortion function ``g_alpha`` applied to the survival function of the loss (DRL-ORA, section 3).
+        The distortion function ``g_alpha`` applied to the survival function of the loss (DRL-ORA, section 4).
 
         :param u: Survival probabilities in [0, 1], (K + 1,) for K heads.
         :param alpha: Risk levels in (0, 1], (1,) for one or (G, 1) for G of them, to be broadcast against ``u``.

@@ -5,7 +5,7 @@ import numpy as np
 
 def regret(losses: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """
-    Cumulative regret against the best fixed choice in hindsight (DRL-ORA, section 3, on a grid of levels).
+    Cumulative regret against the best fixed choice in hindsight (DRL-ORA, section 4, on a grid of levels).
 
     :param losses: Loss of every grid point in every round (T, G).
     :param chosen: Grid index chosen in every round (T,), integers.

@@ -109,7 +109,10 @@ class RiskState(nn.Module):
         return np.einsum("kba,bk->ba", np.sort(values, axis=0), weights)
 
     def _weights(self, alpha: float, n_heads: int) -> np.ndarray:
-        """Weights (K,) of sorted heads. Levels come from a grid, so they are computed once for each."""
+        """
+        Weights (K,) of sorted heads, kept for as many as ``MAX_KNOWN`` levels. These come from a grid, but for those of
+        ``RecursiveAdapter`` with CVaR, which are any.
+        """
         weights = self._known_weights.get((alpha, n_heads))
         if weights is None:
             assert self.measure is not None

@@ -17,7 +17,7 @@ RENDER_MODES = ("human", "rgb_array")
 class NanoDroneEnv(gym.Env[np.ndarray, np.int64]):
     """
     A drone flies to a goal between obstacles that it senses with four range finders (Liu et al. 2022, the world of
-    "Adaptive Risk Tendency"; also section 4.3 of DRL-ORA).
+    "Adaptive Risk Tendency"; also section 5 of DRL-ORA, "Nano Drone Navigation").
 
     **World.** A square of 8 m by 8 m with walls; obstacles are axis-parallel rectangles. The drone is a disc with a radius
     of 0.05 m, a step takes 0.1 s. **Actions** (12): index ``3 * direction + speed`` with the directions +x, +y, -x, -y and
