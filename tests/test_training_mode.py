@@ -136,3 +136,19 @@ def test_layers_can_be_frozen():
     frozen = {name for name in before if th.equal(before[name], after[name])}
     assert frozen == {"trunk.0.weight", "trunk.0.bias"}
     assert all(th.equal(target[name], before[name]) == (name in frozen) for name in before)
+
+
+@pytest.mark.parametrize("algorithm", [IQN, ORAIQN])
+def test_a_layer_that_is_exchanged_follows_the_mode(algorithm):
+    """As when a trained model is given other heads, here with dropout."""
+    model = tiny(algorithm, several(lambda: Scripted((4, 7)), 2)).learn(60)
+    for attribute in ("shared", "trunk"):
+        dropout = nn.Dropout(0.5)
+        setattr(model.quantile_net, attribute, nn.Sequential(*getattr(model.quantile_net, attribute), dropout))
+        observations = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+        model.predict(observations, deterministic=True)
+        assert not dropout.training
+        modes = []
+        dropout.register_forward_hook(lambda module, *_, modes=modes: modes.append(module.training))
+        model.learn(60)
+        assert {True, False} == set(modes)

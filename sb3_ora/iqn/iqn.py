@@ -537,6 +537,7 @@ class IQN(ActingAlgorithm):
         **kwargs: Any,
     ) -> tuple[int, BaseCallback]:
         check_n_steps(self)
+        self.quantile_net.eval()
         resets, statistics = reset_num_timesteps or self._last_obs is None, Statistics(self.get_vec_normalize_env())
         result = super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *args, **kwargs)
         self._acting = None

@@ -197,7 +197,8 @@ class ImplicitQuantileNetwork(BasePolicy):
 
     def set_training_mode(self, mode: bool) -> None:
         """
-        What ``train(mode)`` does, in a tenth of the time, as it is called twice in every step: the modules are listed once.
+        What ``train(mode)`` does, in a tenth of the time, as it is called twice in every step: the modules are listed at the
+        first call after ``train`` or ``eval``.
 
         :param mode: if true, set to training mode, else set to evaluation mode
         """
@@ -222,6 +223,7 @@ class ImplicitQuantileNetwork(BasePolicy):
         :return: the network
         """
         super().train(mode)
+        self._modules_in_order = None  # some may have been exchanged
         for module in self._prior():
             module.eval()
         return self

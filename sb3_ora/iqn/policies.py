@@ -254,7 +254,8 @@ class IQNPolicy(BasePolicy):
         :param deterministic: not used here: exploration is the algorithm's, see :meth:`IQN.predict`
         :return: the actions and the state for the next call
         """
-        self.set_training_mode(False)
+        self.quantile_net.eval()
+        self.training = False
         if isinstance(observation, tuple):
             raise ValueError(
                 f"predict() takes the observation alone, got a tuple of {len(observation)}: "
