@@ -86,6 +86,20 @@ def test_another_adapter_acts_at_once():
     assert ORAIQN.load(file_of(loaded)).predict(observation, deterministic=True)[0] == 0
 
 
+def test_an_adapter_goes_on_after_others_were_there():
+    """Two kinds in between, each through a file."""
+    model = tiny(ORAIQN, Chain()).learn(60)
+    state, table = model.adapter.ftpl.state_dict(), len(model.policy.risk.table)
+    for other in ("recursive", "composite", "recursive"):
+        model = ORAIQN.load(file_of(model), env=Chain(), risk_adapter=other)
+    back = ORAIQN.load(file_of(model), env=Chain(), risk_adapter="ftpl")
+    assert back.adapter.ftpl.state_dict() == state and len(back.policy.risk.table) == table
+    back.learn(10, callback=RecursiveAdapter())
+    back.learn(10, callback=FTPLAdapter())
+    assert back.adapter.ftpl.scale != 1.0
+    assert {*back.adapter.states_of_others} == {"RecursiveAdapter", "CompositeAdapter"}
+
+
 def test_another_distortion_has_its_own_level():
     """CVaR's 0.25 would be risk-seeking for Wang, whose default is averse."""
     loaded = IQN.load(file_of(tiny(IQN, Chain(), distortion="cvar")), distortion="wang")

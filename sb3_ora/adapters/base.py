@@ -38,7 +38,8 @@ class RiskAdapter(BaseCallback):
         #: Fractions at which the adapter wants the acting quantiles too, (N,)
         self.tail_taus: th.Tensor | None = None
         self.options: dict[str, Any] = {}
-        self.unclaimed: dict[str, Any] | None = None
+        #: States of adapters of other kinds that the model has had, by kind
+        self.states_of_others: dict[str, Any] = {}
 
     def bind(self, model: IQN) -> None:
         """
@@ -71,8 +72,8 @@ class RiskAdapter(BaseCallback):
         :param seed: the seed
         """
 
-    def claim(self) -> None:
-        """Let the policy act as this adapter has it, where another one may have had it before."""
+    def apply_to_policy(self) -> None:
+        """Set what the policy must know to act as this adapter wants; another one may have set it before."""
 
     def _require_distortion(self) -> None:
         """
@@ -126,29 +127,26 @@ class RiskAdapter(BaseCallback):
         :raises ValueError: if something else is in it, which could not be loaded
         """
         learned = _plain(self.learned_state(), f"learned_state() of {type(self).__name__}")
-        return {"kind": self.kind, "learned": learned, "unclaimed": self.unclaimed}
+        return {"kind": self.kind, "learned": learned, "others": self.states_of_others}
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> None:
         """
-        :param state: what :meth:`state_dict` returned; the state of another kind of adapter is kept aside for
-            an adapter of that kind given to ``learn(callback=...)``
+        :param state: what :meth:`state_dict` of this or another adapter returned; states of other kinds are kept aside
+            for adapters of these kinds
         :param strict: not used: the state is always complete
         """
-        if state["kind"] == self.kind:
-            self.load_learned_state(state["learned"])
-            self.unclaimed = state["unclaimed"]
-        else:
-            self.unclaimed = state
+        states = {**state["others"], state["kind"]: state["learned"]}
+        if self.kind in states:
+            self.load_learned_state(states.pop(self.kind))
+        self.states_of_others = states
 
-    def take_over(self, other: RiskAdapter) -> None:
+    def continue_from(self, other: RiskAdapter) -> None:
         """
-        Continue where another adapter of the model stopped, if it was of the same kind.
+        Go on where another adapter of the model stopped, if it, or one before it, was of the same kind.
 
         :param other: the adapter before this one
         """
-        for state in (other.state_dict(), other.unclaimed):
-            if state is not None and state["kind"] == self.kind:
-                self.load_state_dict(state)
+        self.load_state_dict(other.state_dict())
 
     def __getstate__(self) -> dict[str, Any]:
         # Without the model, which would be copied and pickled whole

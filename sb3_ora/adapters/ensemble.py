@@ -76,7 +76,7 @@ class EnsembleAdapter(RiskAdapter):
         self.grid = alpha_grid(*(self.options[name] for name in ("alpha_min", "alpha_max", "alpha_step")))
         risk.grid = self.grid.tolist()
         self.measure: EpistemicMeasure = make_measure(self.options["epistemic_measure"])
-        self.claim()
+        self.apply_to_policy()
         reference = self.options["reference"]
         if reference is None:  # continuous observations are seldom met twice
             reference = "visit" if isinstance(risk.state_key, DiscreteKey) else "update"
@@ -93,7 +93,7 @@ class EnsembleAdapter(RiskAdapter):
             risk.table.add_column("law", (self.model.policy.n_heads,), fill=np.nan)
             risk.table.add_column("law_updates", dtype=np.int64)
 
-    def claim(self) -> None:
+    def apply_to_policy(self) -> None:
         self.model.policy.risk.use_mean = not self.compares
 
     @property
@@ -110,7 +110,7 @@ class EnsembleAdapter(RiskAdapter):
 
     def _on_training_start(self) -> None:
         super()._on_training_start()
-        self.claim()  # a file may come from another adapter
+        self.apply_to_policy()  # a file may come from another adapter
 
     def _on_rollout_start(self) -> None:
         if self.model.num_timesteps < self.model.learning_starts:

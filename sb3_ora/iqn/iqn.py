@@ -509,7 +509,7 @@ class IQN(ActingAlgorithm):
                     f"callback holds a {type(given[0]).__name__}, but risk_adapter={self.risk_adapter!r}: give one of them"
                 )
             given[0].bind(self)
-            given[0].take_over(self.adapter)
+            given[0].continue_from(self.adapter)
             self.adapter = given[0]
         return True
 
@@ -605,7 +605,7 @@ class IQN(ActingAlgorithm):
         if {"distortion", "risk_level"} & given:
             model.adapter.update_level()  # the level in the file is not the one wanted now
         if "risk_adapter" in given:
-            model.adapter.claim()  # nor is what the file's adapter made of the policy
+            model.adapter.apply_to_policy()  # nor is what the file's adapter made of the policy
         if env is not None:
             model._check_env()
         return model
