@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback
+from stable_baselines3.common.callbacks import BaseCallback, EventCallback
 from stable_baselines3.common.type_aliases import MaybeCallback, Schedule
 
+from sb3_ora.callbacks import walk_callbacks
 from sb3_ora.checks import check_verbose
 from sb3_ora.risk.distortions import Neutral
 
@@ -186,17 +187,12 @@ def find_adapters(callback: MaybeCallback | Callable) -> list[RiskAdapter]:
     :return: the risk adapters in it, however deep
     :raises ValueError: for an adapter inside an event callback, where it would miss steps
     """
-    if isinstance(callback, RiskAdapter):
-        return [callback]
-    if isinstance(callback, CallbackList):
-        callback = callback.callbacks
-    if isinstance(callback, list):
-        return [adapter for part in callback for adapter in find_adapters(part)]
-    if isinstance(callback, EventCallback):
-        for inner in (callback.callback, getattr(callback, "callback_on_new_best", None)):
-            if nested := find_adapters(inner):
+    parts = list(walk_callbacks(callback))
+    for event in parts:
+        for inner in walk_callbacks(event) if isinstance(event, EventCallback) else ():
+            if isinstance(inner, RiskAdapter):
                 raise ValueError(
-                    f"a {type(nested[0]).__name__} inside a {type(callback).__name__} would only see some steps: "
+                    f"a {type(inner).__name__} inside a {type(event).__name__} would only see some steps: "
                     "give it to learn(callback=...) beside it, in a list"
                 )
-    return []
+    return [part for part in parts if isinstance(part, RiskAdapter)]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import importlib
 import io
+import operator
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,11 @@ from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.base_class import maybe_make_env
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, EventCallback
-from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.logger import Logger, configure
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 
+from sb3_ora.callbacks import walk_callbacks
 from sb3_ora.checkpoint.files import (
     FORMAT,
     CheckpointError,
@@ -34,12 +37,14 @@ from sb3_ora.checkpoint.files import (
     steps_of,
     write_checkpoint,
 )
-from sb3_ora.checkpoint.run import Run, flat_callbacks
+from sb3_ora.checkpoint.run import NOT_COPIED, Run
 from sb3_ora.checks import check_integer, check_path, check_verbose
 from sb3_ora.iqn.acting import ActingAlgorithm
 
 #: File in the folder of checkpoints that the run holds locked
 LOCK = "run.lock"
+#: Arguments of ``learn`` that a resumed run may change
+LEARN = ("log_interval", "tb_log_name", "progress_bar")
 
 
 class RunCheckpoint(BaseCallback):
@@ -67,13 +72,21 @@ class RunCheckpoint(BaseCallback):
         self.keep = check_integer("keep", keep, 1)
         self.folder = None if folder is None else check_path("folder", folder)
         self.last_saved = 0
-        self.told = False
+        self.warned = False
         self._lock: filelock.BaseFileLock | None = None
         self._resuming: Saved | None = None
 
     def _init_callback(self) -> None:
         if not isinstance(self.model, ActingAlgorithm):
             raise ValueError(f"RunCheckpoint is for the algorithms of sb3_ora, not for {type(self.model).__name__}")
+        learner = type(self.model)
+        try:
+            _find_class(learner.__module__, learner.__qualname__)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(
+                f"a run of {learner.__module__}.{learner.__qualname__} cannot be resumed, as another process does not find "
+                f"the class ({error}): define it in a module, outside of functions"
+            ) from error
         if self.folder is None:
             raise ValueError("folder=None of RunCheckpoint is for rl-zoo3 only: give the folder for the checkpoints")
         Path(self.folder).mkdir(parents=True, exist_ok=True)
@@ -90,11 +103,11 @@ class RunCheckpoint(BaseCallback):
                 f"a RunCheckpoint inside a {type(self.parent).__name__} would not see rollouts begin, which is when it saves: "
                 "give it to learn(callback=...) beside it, in a list; save_freq says how often it saves"
             )
-        self._claim_folder()
+        self._lock_folder()
         if self._resuming is None:
             self.last_saved = self.num_timesteps
 
-    def _claim_folder(self) -> None:
+    def _lock_folder(self) -> None:
         """
         :raises CheckpointError: if another run writes to the folder, or has left checkpoints that would be taken for later
             ones of this run
@@ -111,21 +124,25 @@ class RunCheckpoint(BaseCallback):
             except (OSError, NotImplementedError) as error:  # a file system without locks, or a full one
                 warnings.warn(f"folder={self.folder!r} cannot be locked ({error}): no other run may use it", stacklevel=2)
             self._lock = lock
-        later = [path for path in checkpoints_in(self.folder) if steps_of(path) > self.model.num_timesteps]
-        if later and self._resuming is None:
-            self._release_folder()
+        later = self._later_checkpoints()
+        if later and (self._resuming is None or not self._resuming.path.parent.samefile(self.folder)):
+            self._unlock_folder()
             raise CheckpointError(
                 f"folder={self.folder!r} holds {later[0].name} of another run, and this one is at step "
                 f"{self.model.num_timesteps}: resume that run, give another folder, or remove its checkpoints"
             )
 
-    def _release_folder(self) -> None:
+    def _later_checkpoints(self) -> list[Path]:
+        assert self.folder is not None
+        return [path for path in checkpoints_in(self.folder) if steps_of(path) > self.model.num_timesteps]
+
+    def _unlock_folder(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     def _on_training_end(self) -> None:
-        self._release_folder()
+        self._unlock_folder()
 
     def on_training_error(self, error: BaseException) -> None:
         """
@@ -141,12 +158,13 @@ class RunCheckpoint(BaseCallback):
                 warnings.warn(f"the model from before the error is saved in {path}", stacklevel=2)
             except OSError as failure:
                 warnings.warn(f"the model from before the error could not be saved: {failure}", stacklevel=2)
-        self._release_folder()
+        self._unlock_folder()
 
     def _on_rollout_start(self) -> None:
         if self._resuming is not None:
             saved, self._resuming = self._resuming, None
             self._restore(saved)
+            self._set_aside(self._later_checkpoints())
         elif self.model.num_timesteps - self.last_saved >= self.save_freq:
             self.last_saved = self.model.num_timesteps
             self._save()
@@ -166,12 +184,13 @@ class RunCheckpoint(BaseCallback):
                 "num_timesteps": self.model.num_timesteps,
                 "total_timesteps": self.model._total_timesteps,
                 "n_envs": self.model.n_envs,
-                "learn": {name: self.locals.get(name) for name in ("log_interval", "tb_log_name", "progress_bar")},
+                "learn": {name: self.locals.get(name) for name in LEARN},
+                "log_folder": _log_folder(self.model),
                 "kinds": run.kinds,
-                "remote": run.remote,
-                "opaque": run.opaque,
+                "loses_episodes": run.loses_episodes,
+                "uncopied": run.uncopied,
             }
-            self._tell(run)
+            self._warn_if_inexact(run)
             path = Path(self.folder) / f"run_{self.model.num_timesteps}_steps.zip"
             write_checkpoint(path, self.model, meta, state)
         except OSError as error:
@@ -182,18 +201,18 @@ class RunCheckpoint(BaseCallback):
         if self.verbose >= 1:
             print(f"Checkpoint of the run: {path}")
 
-    def _tell(self, run: Run) -> None:
+    def _warn_if_inexact(self, run: Run) -> None:
         """Say once why a resumed run will not be exactly this one."""
         reasons = []
         if run.remote:
             reasons.append(f"the environments in {run.remote[0]} cannot be copied")
-        if run.opaque:
-            reasons.append(f"{', '.join(run.opaque[:3])} cannot be copied")
+        if run.uncopied:
+            reasons.append(f"{', '.join(run.uncopied[:3])} cannot be copied")
         if self.model.device.type != "cpu":
             reasons.append(f"kernels of {self.model.device.type} may not be deterministic")
-        if reasons and not self.told:
-            self.told = True
-            consequence = "from the beginning of an episode" if run.remote or run.opaque else "but perhaps not bit for bit"
+        if reasons and not self.warned:
+            self.warned = True
+            consequence = "from the beginning of an episode" if run.loses_episodes else "but perhaps not bit for bit"
             warnings.warn(f"a resumed run will go on {consequence}: {'; '.join(reasons)}", stacklevel=2)
 
     def _restore(self, saved: Saved) -> None:
@@ -204,8 +223,20 @@ class RunCheckpoint(BaseCallback):
                 f"  there {saved.meta['kinds']}\n  here  {run.kinds}"
             )
         run.restore(saved.run)
-        if saved.meta["remote"] or saved.meta["opaque"]:
+        if saved.meta["loses_episodes"]:
             self._start_episodes()
+
+    def _set_aside(self, later: list[Path]) -> None:
+        """Give names that are not those of checkpoints to what the run wrote after the one from which it goes on."""
+        renamed = [_free_name(path.with_name(f"aside_{steps_of(path)}_steps.zip")) for path in later]
+        for path, new in zip(later, renamed, strict=True):
+            path.rename(new)
+        if renamed:
+            warnings.warn(
+                f"the run goes on from step {self.model.num_timesteps}: later checkpoints in {str(self.folder)!r} are kept as "
+                f"{', '.join(path.name for path in renamed)}; remove them if you do not need them",
+                stacklevel=2,
+            )
 
     def _start_episodes(self) -> None:
         """Leave the episodes that were going on, whose environments are lost."""
@@ -219,6 +250,9 @@ class RunCheckpoint(BaseCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "model": None, "parent": None, "locals": {}, "globals": {}, "_resuming": None, "_lock": None}
+
+
+NOT_COPIED[RunCheckpoint] = {"folder", "_lock"}
 
 
 def resume(
@@ -241,27 +275,60 @@ def resume(
     :param learn_kwargs: arguments of ``learn`` that are to differ: ``log_interval``, ``tb_log_name``, ``progress_bar``
     :return: the trained model
     :raises CheckpointError: if there is no checkpoint that can be read, or it does not fit to ``env`` and ``callback``
+    :raises TypeError: for another argument of ``learn``
     """
+    for name, value in learn_kwargs.items():
+        if name not in LEARN:
+            raise TypeError(f"resume takes {', '.join(LEARN)} of the arguments of learn, got {name}={value!r}")
     saved = last_checkpoint(path)
     env = OffPolicyAlgorithm._wrap_env(maybe_make_env(env, 0), 0)
     if env.num_envs != saved.meta["n_envs"]:
         raise CheckpointError(f"env has {env.num_envs} environments, but the run of {saved.path} had {saved.meta['n_envs']}")
     module, name = saved.meta["algorithm"]
-    learner = getattr(importlib.import_module(module), name)
+    try:
+        learner = _find_class(module, name)
+    except (ImportError, AttributeError) as error:
+        raise CheckpointError(f"{saved.path} is of a {module}.{name}, which cannot be imported: {error}") from error
     model = learner.load(io.BytesIO(saved.model), env=env, device=device, force_reset=False)
-    _give_buffer(model, saved.replay_buffer)
+    _set_replay_buffer(model, saved.replay_buffer)
+    folder = None if "tb_log_name" in learn_kwargs else saved.meta["log_folder"]
     if logger is not None:
         model.set_logger(logger)
+    elif folder is not None and model.tensorboard_log is not None:
+        # SB3 would go on in the last folder of this name, which may be another run's
+        formats = ["stdout", "tensorboard"] if model.verbose >= 1 else ["tensorboard"]
+        model.set_logger(configure(os.path.join(model.tensorboard_log, folder), formats))
     if callback is None:
         callback = RunCheckpoint(model.num_timesteps or 1, saved.path.parent)
-    checkpoint = _find(callback)
+    checkpoint = _find_run_checkpoint(callback)
     checkpoint._resuming = saved
     learn_kwargs = {**saved.meta["learn"], **learn_kwargs}
     remaining = saved.meta["total_timesteps"] - saved.meta["num_timesteps"]
-    return model.learn(remaining, callback, reset_num_timesteps=False, **learn_kwargs)
+    try:
+        return model.learn(remaining, callback, reset_num_timesteps=False, **learn_kwargs)
+    finally:
+        if logger is None and folder is not None:  # a training after this one gets a logger of its own
+            model._custom_logger = False
 
 
-def _give_buffer(model: OffPolicyAlgorithm, buffer: ReplayBuffer) -> None:
+def _free_name(path: Path) -> Path:
+    names = [path, *(path.with_stem(f"{path.stem}_{number}") for number in range(2, 1000))]
+    return next(name for name in names if not name.exists())
+
+
+def _find_class(module: str, qualname: str) -> Any:
+    return operator.attrgetter(qualname)(importlib.import_module(module))
+
+
+def _log_folder(model: OffPolicyAlgorithm) -> str | None:
+    """The run's own folder in ``tensorboard_log``."""
+    if model.tensorboard_log is None or model.logger.dir is None:
+        return None
+    log, folder = Path(os.path.abspath(model.tensorboard_log)), Path(os.path.abspath(model.logger.dir))
+    return folder.relative_to(log).as_posix() if log in folder.parents else None
+
+
+def _set_replay_buffer(model: OffPolicyAlgorithm, buffer: ReplayBuffer) -> None:
     model.replay_buffer = buffer
     buffer.device = model.device
     if isinstance(buffer, HerReplayBuffer):
@@ -269,16 +336,13 @@ def _give_buffer(model: OffPolicyAlgorithm, buffer: ReplayBuffer) -> None:
         buffer.set_env(model.env)
 
 
-def _find(callback: MaybeCallback) -> RunCheckpoint:
+def _find_run_checkpoint(callback: MaybeCallback) -> RunCheckpoint:
     """
     :param callback: the callbacks of a run
     :return: the one that writes its checkpoints
     :raises ValueError: if there is none
     """
-    given = callback if isinstance(callback, list) else [callback]
-    for part in given:
-        if isinstance(part, BaseCallback):
-            for inner in flat_callbacks(part):
-                if isinstance(inner, RunCheckpoint):
-                    return inner
+    for part in walk_callbacks(callback):
+        if isinstance(part, RunCheckpoint):
+            return part
     raise ValueError("callback holds no RunCheckpoint: resume needs the callbacks that the run had")

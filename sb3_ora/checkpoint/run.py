@@ -6,31 +6,50 @@ import io
 import os
 import pickle
 import random
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import cloudpickle
+import gymnasium as gym
 import numpy as np
 import torch as th
-from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EventCallback, ProgressBarCallback
+from gymnasium.utils import EzPickle
+from gymnasium.wrappers import RecordVideo
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CheckpointCallback,
+    ConvertCallback,
+    EvalCallback,
+    EventCallback,
+    ProgressBarCallback,
+)
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecMonitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper, VecMonitor, VecVideoRecorder
 
+from sb3_ora.callbacks import walk_callbacks
 from sb3_ora.envs.nano_drone.vec_env import NanoDroneVecEnv
 from sb3_ora.iqn.acting import ActingAlgorithm
 
-#: Attributes that belong to a process, not to a run: of environments, of callbacks, of modules
-OF_ENVIRONMENTS = {"venv", "env", "envs", "results_writer", "class_attributes"}
-OF_CALLBACKS = {
-    *("model", "parent", "logger", "locals", "globals", "training_env", "pbar", "_lock"),
-    *("callback", "callbacks", "callback_on_new_best", "process_clock"),
+#: Attributes that are not a run's, by the class to which they belong: a resumed run has its own
+NOT_COPIED: dict[type, set[str]] = {
+    BaseCallback: {"model", "parent", "locals", "globals", "process_clock"},  # the last one is of sb3_ora.study
+    EventCallback: {"callback"},
+    ConvertCallback: {"callback"},
+    CheckpointCallback: {"save_path"},
+    EvalCallback: {"callback_on_new_best", "best_model_save_path", "log_path"},
+    Monitor: {"results_writer"},
+    VecMonitor: {"results_writer"},
+    VecEnvWrapper: {"class_attributes"},
+    RecordVideo: {"video_folder"},
+    VecVideoRecorder: {"video_folder"},
+    th.nn.Module: {*vars(th.nn.Module())},
 }
-OF_MODULES = {*vars(th.nn.Module())}
-#: Attributes of environments that belong to a window, where they are objects of these libraries
-OF_WINDOWS = {"screen", "clock", "window", "viewer", "surf"}
-WINDOW_LIBRARIES = {"pygame", "pyglet", "cv2", "glfw", "matplotlib", "mujoco", "Box2D", "gymnasium"}
+#: Attributes that belong to a window or to a terminal, where they are objects of these libraries
+OF_WINDOWS = {"screen", "clock", "window", "viewer", "surf", "pbar"}
+WINDOW_LIBRARIES = {"pygame", "pyglet", "cv2", "glfw", "matplotlib", "mujoco", "Box2D", "gymnasium", "tqdm"}
 #: How names of attributes end that say where files are, which may have been moved
-PLACES = ("path", "folder", "dir", "directory", "filename")
+PATH_NAMES = ("path", "folder", "dir", "directory", "filename")
 
 
 def env_layers(env: Any) -> Iterator[Any]:
@@ -44,43 +63,44 @@ def env_layers(env: Any) -> Iterator[Any]:
     elif isinstance(env, DummyVecEnv):
         for part in env.envs:
             yield from env_layers(part)
-    elif not isinstance(env, VecEnv) and hasattr(env, "env"):
+    elif isinstance(env, gym.Wrapper):
         yield from env_layers(env.env)
 
 
-def flat_callbacks(callback: Any) -> Iterator[BaseCallback]:
-    """
-    :param callback: a callback
-    :return: it and all callbacks in it, without the lists that hold them
-    """
-    if isinstance(callback, CallbackList):
-        for listed in callback.callbacks:
-            yield from flat_callbacks(listed)
-        return
-    yield callback
-    if isinstance(callback, EventCallback):
-        parts: list[BaseCallback | None] = [callback.callback, getattr(callback, "callback_on_new_best", None)]
-        for part in parts:
-            if part is not None:
-                yield from flat_callbacks(part)
+def _is_copied(part: Any, name: str, value: Any) -> bool:
+    """Whether an attribute is a run's, and not one that a resumed run has itself."""
+    if any(name in names and isinstance(part, owner) for owner, names in NOT_COPIED.items()):
+        return False
+    return name not in OF_WINDOWS or type(value).__module__.partition(".")[0] not in WINDOW_LIBRARIES
 
 
-def _is_transient(part: Any, name: str, value: Any) -> bool:
-    """Whether an attribute is none of a run's, so that a resumed run has its own."""
-    if isinstance(part, BaseCallback):
-        own = OF_CALLBACKS
-    else:
-        own = OF_MODULES if isinstance(part, th.nn.Module) else OF_ENVIRONMENTS
-    if name in own:
-        return True
-    if name in OF_WINDOWS and own is OF_ENVIRONMENTS:
-        return type(value).__module__.partition(".")[0] in WINDOW_LIBRARIES
-    # A place, not the direction in which something looks, or a path that it walks
-    return name.endswith(PLACES) and (
-        value is None
-        or isinstance(value, os.PathLike)
-        or (isinstance(value, str) and (os.sep in value or os.path.exists(value)))
-    )
+def _is_path(value: Any) -> bool:
+    return isinstance(value, os.PathLike) or (isinstance(value, str) and (os.sep in value or os.path.exists(value)))
+
+
+def _choose_paths(part: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """
+    Files of a callback may have been moved: of two paths its own one holds. What an environment calls a path may be its
+    state: that of the checkpoint holds. A warning says so.
+
+    :param part: callback or environment, as it was made for the resumed run
+    :param values: its attributes in the checkpoint
+    :return: those to give it
+    """
+    chosen = dict(values)
+    for name, there in values.items():
+        here = vars(part).get(name)
+        if not name.endswith(PATH_NAMES) or not isinstance(there, (str, os.PathLike, type(None))) or here is None:
+            continue
+        if there != here and (_is_path(there) or _is_path(here)):
+            if isinstance(part, BaseCallback):
+                chosen[name] = here
+            warnings.warn(
+                f"{type(part).__name__}.{name} is {there!r} in the checkpoint and {here!r} in the object given: "
+                f"the run goes on with {chosen[name]!r}",
+                stacklevel=2,
+            )
+    return chosen
 
 
 def _out_of_reach(part: Any) -> bool:
@@ -99,7 +119,7 @@ class Run:
 
     def __init__(self, model: ActingAlgorithm, callback: BaseCallback):
         self.model = model
-        self.callbacks = list(flat_callbacks(callback))
+        self.callbacks = list(walk_callbacks(callback))
         environments = [model.env]
         for part in self.callbacks:
             environments += [value for value in vars(part).values() if isinstance(value, VecEnv) and value is not model.env]
@@ -112,7 +132,9 @@ class Run:
             self.objects.append(risk)
         #: What is not copied but refers to the object of the other process
         self.fixed = [*self.objects, model, model.policy, model.logger, model.replay_buffer, model.env]
-        self.opaque: list[str] = []
+        #: Attributes that cannot be copied, and whether there are environments among what has them
+        self.uncopied: list[str] = []
+        self.loses_episodes = False
 
     @property
     def kinds(self) -> list[str]:
@@ -126,9 +148,9 @@ class Run:
 
     def state(self) -> bytes:
         """
-        :return: the pickled state; what cannot be pickled is named in ``opaque``
+        :return: the pickled state; what cannot be pickled is named in ``uncopied``
         """
-        self.opaque = []
+        self.uncopied, self.loses_episodes = [], bool(self.remote)
         objects = []
         for part in self.objects:
             values = {} if _out_of_reach(part) else vars(part)
@@ -151,7 +173,7 @@ class Run:
         """
         loaded = _Unpickler(io.BytesIO(state), self.fixed).load()
         for part, values in zip(self.objects, loaded["objects"], strict=True):
-            part.__dict__.update(values)
+            part.__dict__.update(_choose_paths(part, values))
         for name, value in loaded["model"].items():
             setattr(self.model, name, value)
         self.model._acting = loaded["acting"]
@@ -161,16 +183,15 @@ class Run:
         _set_random_state(loaded["random"])
 
     def _copies(self, part: Any, name: str, value: Any) -> bool:
-        if _is_transient(part, name, value):
+        if not _is_copied(part, name, value):
             return False
         try:
             self._dumps(value)
         except Exception:  # whatever a foreign object's reduction raises
-            if name in OF_WINDOWS:
-                return False
             place = f"{type(part).__name__}.{name}"
-            if place not in self.opaque:
-                self.opaque.append(place)
+            if place not in self.uncopied:
+                self.uncopied.append(place)
+            self.loses_episodes |= not isinstance(part, BaseCallback)
             return False
         return True
 
@@ -185,10 +206,15 @@ class _Pickler(cloudpickle.CloudPickler):
 
     def __init__(self, file: io.BytesIO, fixed: list[Any]):
         super().__init__(file)
-        self.places = {id(part): place for place, part in reversed(list(enumerate(fixed))) if part is not None}
+        self.indices = {id(part): index for index, part in reversed(list(enumerate(fixed))) if part is not None}
 
     def persistent_id(self, obj: Any) -> int | None:
-        return self.places.get(id(obj))
+        return self.indices.get(id(obj))
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, EzPickle) and type(obj).__getstate__ is EzPickle.__getstate__:
+            raise pickle.PicklingError(f"a pickle of {type(obj).__name__} holds its arguments and not its state")
+        return super().reducer_override(obj)
 
 
 class _Unpickler(pickle.Unpickler):

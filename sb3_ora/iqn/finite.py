@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch as th
-from stable_baselines3.common.callbacks import CallbackList, EventCallback
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+from sb3_ora.callbacks import walk_callbacks
 
 if TYPE_CHECKING:
     from sb3_ora.iqn.iqn import IQN
@@ -248,19 +249,6 @@ def _source(model: IQN, batch: ReplayBufferSamples | None) -> str:
 # Errors
 
 
-def _flat(callback: Any) -> Iterator[Any]:
-    """All callbacks in what a user gives to ``learn``."""
-    parts = callback.callbacks if isinstance(callback, CallbackList) else callback
-    if isinstance(parts, list):
-        for part in parts:
-            yield from _flat(part)
-        return
-    yield callback
-    if isinstance(callback, EventCallback):
-        yield from _flat(callback.callback)
-        yield from _flat(getattr(callback, "callback_on_new_best", None))
-
-
 def tell_callbacks(callback: Any, error: BaseException) -> None:
     """
     Call ``on_training_error(error)`` of the callbacks that have it, such as
@@ -269,6 +257,6 @@ def tell_callbacks(callback: Any, error: BaseException) -> None:
     :param callback: what the user gave to ``learn``
     :param error: what ended the training
     """
-    for part in _flat(callback):
+    for part in walk_callbacks(callback):
         if hasattr(part, "on_training_error"):
             part.on_training_error(error)

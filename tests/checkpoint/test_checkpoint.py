@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import zipfile
 from collections import deque
 from pathlib import Path
@@ -18,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import pandas as pd
 import pytest
+from gymnasium.utils import EzPickle
 from stable_baselines3 import DQN, HerReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback, EvalCallback, EveryNTimesteps
 from stable_baselines3.common.env_util import make_vec_env
@@ -305,6 +307,93 @@ def test_environments_that_cannot_be_copied(kind, tmp_path):
     assert saved.replay_buffer.timeouts[last].all() or model.replay_buffer.timeouts[last].all()
 
 
+# Which files are whose
+
+
+def test_an_earlier_checkpoint_of_the_folder(tmp_path):
+    """What came after it is put aside: it neither pushes out new checkpoints nor is it what a killed run goes on from."""
+
+    def make():
+        return make_vec_env("CartPole-v1", 1, seed=0)
+
+    def files():
+        return {path.name: path.read_bytes() for path in tmp_path.glob("*.zip")}
+
+    def callbacks(step):
+        return [RunCheckpoint(40, tmp_path, keep=2), stop_at(step)]
+
+    whole = tiny(IQN, make()).learn(130, callback=callbacks(None))
+    before = files()
+    assert sorted(before) == ["run_120_steps.zip", "run_80_steps.zip"]
+    with pytest.raises(CheckpointError, match="other environments, wrappers or callbacks"):
+        resume(tmp_path / "run_80_steps.zip", make())
+    assert files() == before
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="from step 80: .*kept as aside_120_steps.zip"):
+        resume(tmp_path / "run_80_steps.zip", make(), callbacks(95))
+    assert files() == {"run_80_steps.zip": before["run_80_steps.zip"], "aside_120_steps.zip": before["run_120_steps.zip"]}
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path, make(), callbacks(125))
+    assert last_checkpoint(tmp_path).path.name == "run_120_steps.zip"
+    with pytest.warns(UserWarning, match=r"kept as aside_120_steps_2\.zip"):
+        resumed = resume(tmp_path / "run_80_steps.zip", make(), callbacks(None))
+    names = ["aside_120_steps.zip", "aside_120_steps_2.zip", "run_120_steps.zip", "run_80_steps.zip"]
+    assert sorted(files()) == names
+    assert same_parameters(resumed.get_parameters(), whole.get_parameters())
+
+
+def test_a_folder_with_later_checkpoints_of_another_run(tmp_path):
+    for name, steps in (("one", 90), ("other", 130)):
+        tiny(IQN, make_vec_env(Chain, 1, seed=0)).learn(steps, callback=RunCheckpoint(40, tmp_path / name))
+    with pytest.raises(CheckpointError, match=r"holds run_120_steps.zip of another run, and this one is at step 80"):
+        resume(tmp_path / "one", make_vec_env(Chain, 1, seed=0), RunCheckpoint(40, tmp_path / "other"))
+
+
+def test_tensorboard_goes_on_in_the_folder_of_the_run(tmp_path):
+    """Also where another run began after it; a training after it has a folder of its own."""
+
+    def events():
+        return {path.name: len(list(path.iterdir())) for path in (tmp_path / "log").iterdir()}
+
+    def callbacks(step):
+        return [RunCheckpoint(60, tmp_path / "run"), stop_at(step)]
+
+    with pytest.raises(KeyboardInterrupt):
+        model = tiny(IQN, make_vec_env(Chain, 1, seed=0), tensorboard_log=str(tmp_path / "log"))
+        model.learn(200, callback=callbacks(100))
+    tiny(IQN, Chain(), tensorboard_log=str(tmp_path / "log")).learn(60)
+    assert events() == {"IQN_1": 1, "IQN_2": 1}
+    with pytest.raises(KeyboardInterrupt):
+        resume(tmp_path / "run", make_vec_env(Chain, 1, seed=0), callbacks(150))
+    model = resume(tmp_path / "run", make_vec_env(Chain, 1, seed=0), callbacks(None))
+    assert events() == {"IQN_1": 3, "IQN_2": 1}
+    model.learn(60)
+    assert events() == {"IQN_1": 3, "IQN_2": 1, "IQN_3": 1}
+
+
+class Outer:
+    class Mine(IQN):
+        pass
+
+
+def test_a_class_in_a_class(tmp_path):
+    whole = tiny(Outer.Mine, make_vec_env(Chain, 1, seed=0)).learn(90, callback=RunCheckpoint(60, tmp_path))
+    resumed = resume(tmp_path, make_vec_env(Chain, 1, seed=0))
+    assert type(resumed) is Outer.Mine
+    assert same_parameters(resumed.get_parameters(), whole.get_parameters())
+
+
+def test_a_class_that_another_process_does_not_find(tmp_path, monkeypatch):
+    class Mine(IQN):
+        pass
+
+    with pytest.raises(ValueError, match=r"a run of .*<locals>\.Mine cannot be resumed, as another process does not find"):
+        tiny(Mine, Chain()).learn(90, callback=RunCheckpoint(60, tmp_path))
+    tiny(Outer.Mine, Chain()).learn(90, callback=RunCheckpoint(60, tmp_path))
+    monkeypatch.delattr(Outer, "Mine")
+    with pytest.raises(CheckpointError, match=r"is of a .*Outer\.Mine, which cannot be imported"):
+        resume(tmp_path, make_vec_env(Chain, 1))
+
+
 # What a run consists of
 
 
@@ -329,6 +418,159 @@ class Walk(gym.Env):
         self.window.append(self.clock)
         reward = len(self.agent_dir) + sum(self.path) + sum(self.window) + float(self.model.sum())
         return np.array([reward], dtype=np.float32), reward, len(self.path) == 37, False, {}
+
+
+class Slots:
+    __slots__ = ("steps",)
+
+    def __init__(self):
+        self.steps = 0
+
+
+class Holder(Walk):
+    """Something that is no environment has the name that a wrapper's environment has."""
+
+    def __init__(self, value):
+        self.env = value
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        if isinstance(self.env, Slots):
+            self.env.steps += 1
+            reward += self.env.steps
+        return observation, reward, *rest
+
+
+class Tasks(gym.Env):
+    """Several environments in one, which take turns; that they have a wrapper is needed to go on in them."""
+
+    observation_space = Walk.observation_space
+    action_space = Walk.action_space
+
+    def __init__(self):
+        self.envs = [gym.wrappers.TimeLimit(Walk(), 5), gym.wrappers.TimeLimit(Walk(), 9)]
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.envs.reverse()
+        return self.envs[0].reset(seed=seed)
+
+    def step(self, action):
+        return self.envs[0].step(action)
+
+
+class Maze(gym.Wrapper):
+    """Its state has the name and the look of a file's place; so has a callback's, see ``Places``."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.task_path, self.episode = "maze/0", 0
+
+    def reset(self, **kwargs):
+        self.episode += 1
+        self.task_path = f"maze/{self.episode // 2}"
+        return self.env.reset(**kwargs)
+
+    def step(self, action):
+        observation, reward, *rest = self.env.step(action)
+        return observation, reward + int(self.task_path[-1]), *rest
+
+
+ENVIRONMENTS = {
+    "env None": lambda: Holder(None),
+    "env str": lambda: Holder("warehouse"),
+    "env dict": lambda: Holder({"a": 1}),
+    "env slots": lambda: Holder(Slots()),
+    "envs": Tasks,
+    "path": lambda: Maze(gym.wrappers.TimeLimit(Walk(), 35)),
+}
+
+
+@pytest.mark.parametrize("kind", ENVIRONMENTS)
+def test_names_of_other_classes_are_state(kind, tmp_path):
+    """An attribute is left out for the class that it belongs to, and not for its name."""
+
+    def make():
+        return make_vec_env(ENVIRONMENTS[kind], 1, seed=0)
+
+    whole = tiny(IQN, make()).learn(160, callback=RunCheckpoint(60, tmp_path / "whole"))
+    with pytest.raises(KeyboardInterrupt):
+        tiny(IQN, make()).learn(160, callback=[RunCheckpoint(60, tmp_path / "parts"), stop_at(130)])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        resumed = resume(tmp_path / "parts", make(), [RunCheckpoint(60, tmp_path / "parts"), stop_at(None)])
+    told = [str(warning.message) for warning in told if "checkpoint" in str(warning.message)]
+    place = "Maze.task_path is 'maze/2' in the checkpoint and 'maze/0' in the object given: the run goes on with 'maze/2'"
+    assert told == ([place] if kind == "path" else [])
+    assert np.array_equal(resumed.replay_buffer.rewards, whole.replay_buffer.rewards)
+    assert same_parameters(resumed.policy.state_dict(), whole.policy.state_dict())
+
+
+class ByArguments(Walk, EzPickle):
+    """Its pickle has only the arguments."""
+
+    def __init__(self):
+        EzPickle.__init__(self)
+
+
+class OneOf(Tasks):
+    def __init__(self):
+        self.envs = [ByArguments(), ByArguments()]
+
+
+def test_pickles_without_the_state(tmp_path):
+    """Told, as environments that cannot be pickled are; as an environment of its own, it is copied."""
+    with pytest.warns(UserWarning, match="from the beginning of an episode: OneOf.envs cannot be copied"):
+        tiny(IQN, make_vec_env(OneOf, 1, seed=0)).learn(90, callback=RunCheckpoint(60, tmp_path / "one"))
+    assert last_checkpoint(tmp_path / "one").meta["loses_episodes"]
+    tiny(IQN, make_vec_env(ByArguments, 1, seed=0)).learn(90, callback=RunCheckpoint(60, tmp_path / "other"))
+    assert not last_checkpoint(tmp_path / "other").meta["loses_episodes"]
+
+
+class Places(BaseCallback):
+    def __init__(self, folder, lock=None):
+        super().__init__()
+        self.save_path, self.lock = folder, lock
+
+    def _on_step(self):
+        return True
+
+
+def test_places_of_callbacks_are_the_new_ones(tmp_path):
+    """Of SB3's without a word; of others with a warning."""
+
+    def callbacks(name):
+        evaluation = EvalCallback(make_vec_env(Chain, 1), log_path=str(tmp_path / name / "log"), eval_freq=1000)
+        return [RunCheckpoint(60, tmp_path / name), evaluation, Places(str(tmp_path / name))]
+
+    tiny(IQN, make_vec_env(Chain, 1, seed=0)).learn(90, callback=callbacks("before"))
+    (tmp_path / "before").rename(tmp_path / "after")
+    given = callbacks("after")
+    with pytest.warns(UserWarning, match="in the checkpoint") as told:
+        resume(tmp_path / "after", make_vec_env(Chain, 1, seed=0), given)
+    message = [str(warning.message) for warning in told if "in the checkpoint" in str(warning.message)]
+    assert len(message) == 1 and message[0].startswith("Places.save_path is")
+    assert given[2].save_path == str(tmp_path / "after")
+    assert given[1].log_path == str(tmp_path / "after" / "log" / "evaluations")
+    assert given[0].folder == str(tmp_path / "after")
+
+
+def test_a_callback_that_cannot_be_copied_loses_no_episode(tmp_path):
+    """Bit for bit but for the callback."""
+
+    def callbacks(folder, step):
+        return [RunCheckpoint(60, folder), Places(None, threading.Lock()), stop_at(step)]
+
+    def make():
+        return make_vec_env(Walk, 1, seed=0)
+
+    with pytest.warns(UserWarning, match="but perhaps not bit for bit: Places.lock cannot be copied"):
+        whole = tiny(IQN, make()).learn(160, callback=callbacks(tmp_path / "whole", None))
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match="Places.lock"):
+        tiny(IQN, make()).learn(160, callback=callbacks(tmp_path / "parts", 130))
+    resumed = resume(tmp_path / "parts", make(), callbacks(tmp_path / "parts", None))
+    assert np.array_equal(resumed.replay_buffer.rewards, whole.replay_buffer.rewards)
+    assert same_parameters(resumed.policy.state_dict(), whole.policy.state_dict())
 
 
 def bit_flips():
@@ -511,3 +753,9 @@ def test_arguments_of_resume_win(tmp_path, monkeypatch):
     resume(tmp_path, make_vec_env(Chain, 1, seed=0))
     resume(tmp_path, make_vec_env(Chain, 1, seed=0), log_interval=7)
     assert [kwargs["log_interval"] for kwargs in seen] == [3, 7]
+
+
+def test_other_arguments_of_learn(tmp_path):
+    message = "resume takes log_interval, tb_log_name, progress_bar of the arguments of learn, got total_timesteps=1000"
+    with pytest.raises(TypeError, match=message):
+        resume(tmp_path, make_vec_env(Chain, 1), total_timesteps=1000)
