@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import optuna
 import torch as th
 from gymnasium.error import DependencyNotInstalled
+from optuna.storages.journal import JournalFileBackend
 from rl_zoo3 import exp_manager
 from rl_zoo3.exp_manager import ExperimentManager
 from rl_zoo3.utils import get_latest_run_id
@@ -92,7 +93,7 @@ def _load_trial(manager: ExperimentManager, hyperparams: Hyperparams) -> Hyperpa
 def _count_trials(storage: str, study_name: str) -> int:
     opened: Any = storage
     if storage.endswith(".log"):  # as rl_zoo3 opens it
-        opened = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(storage))
+        opened = optuna.storages.JournalStorage(JournalFileBackend(storage))
     return len(optuna.load_study(storage=opened, study_name=study_name).trials)
 
 

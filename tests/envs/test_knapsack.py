@@ -335,10 +335,10 @@ def test_nothing_to_see():
 
 
 @pytest.mark.parametrize("env_id", ["or_gym/Knapsack-v1", "or_gym/BinPacking-v0"])
-def test_no_remarks_on_what_nobody_asked_for(env_id):
+def test_no_remarks_on_what_nobody_asked_for(env_id, request):
     """Stable-Baselines3 makes environments with "rgb_array"; the number of a problem is not a version."""
     if "BinPacking" in env_id:
-        pytest.importorskip("or_gym", reason="needs or-gym")
+        request.getfixturevalue("or_gym")
     code = f"""
 import warnings
 from stable_baselines3.common.base_class import maybe_make_env

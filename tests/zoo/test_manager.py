@@ -9,6 +9,7 @@ import pytest
 import torch as th
 import yaml
 from gymnasium.error import DependencyNotInstalled
+from optuna.storages.journal import JournalFileBackend
 from rl_zoo3.utils import get_latest_run_id
 
 from sb3_ora.zoo import ALGORITHMS
@@ -232,8 +233,7 @@ def test_training_on_during_an_optimization_has_a_folder(experiment, tmp_path):
 def test_a_trial_that_is_not_there(experiment, tmp_path, name, n_trials, allowed):
     path = str(tmp_path / name)
     given = path if name.endswith(".log") else f"sqlite:///{path}"
-    journal = optuna.storages.journal.JournalFileBackend
-    storage = optuna.storages.JournalStorage(journal(path)) if name.endswith(".log") else given
+    storage = optuna.storages.JournalStorage(JournalFileBackend(path)) if name.endswith(".log") else given
     study = optuna.create_study(storage=storage, study_name="cartpole")
     for _ in range(n_trials):
         study.add_trial(optuna.trial.create_trial(value=0.0))
