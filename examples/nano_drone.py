@@ -127,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if find_spec("moviepy") and find_spec("pygame"):
         record(model, 1_000, args.output / "video")
         print(f"saved {args.output / 'video'}")
+    else:
+        print("no video: needs pygame and moviepy (the extra render)")
 
 
 if __name__ == "__main__":

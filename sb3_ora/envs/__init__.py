@@ -1,5 +1,7 @@
 """Environments of the paper, registered with Gymnasium."""
 
+import warnings
+
 from gymnasium.envs.registration import register
 
 from sb3_ora.envs.knapsack import KnapsackEnv
@@ -22,3 +24,5 @@ for _version in range(4):
     )
 for _name in (*PROBLEMS, *UNSUPPORTED):  # the unsupported ones say why when they are made
     register(id=f"or_gym/{_name}", entry_point="sb3_ora.envs.or_gym:OrGymEnv", kwargs={"name": _name, "instance_seed": 0})
+# Gymnasium takes the numbers for versions of one environment; in or-gym they are different problems
+warnings.filterwarnings("ignore", r".*The environment or_gym/\S+ is out of date", DeprecationWarning)

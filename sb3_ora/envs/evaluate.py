@@ -8,8 +8,9 @@ Each layout is drawn from a seed of its own, in mode "eval", so neither the meth
 
 import argparse
 import csv
+import sys
 from collections.abc import Sequence
-from math import sqrt
+from math import isnan, sqrt
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -151,7 +152,8 @@ def print_table(table: Sequence[dict[str, float]]) -> None:
     for row in table:
         cells = [f"{row[end]:.1f} [{row[end + '_low']:.1f}, {row[end + '_high']:.1f}]" for end in ENDS]
         shares = "".join(f"{cell:>24}" for cell in cells)
-        print(f"{row['density']:7}{shares}{row['mean_return']:9.2f}{row['mean_success_steps']:7.1f}")
+        steps = "-" if isnan(row["mean_success_steps"]) else f"{row['mean_success_steps']:.1f}"
+        print(f"{row['density']:7}{shares}{row['mean_return']:9.2f}{steps:>7}")
 
 
 def write_csv(table: Sequence[dict[str, float]], path: Path) -> None:
@@ -172,7 +174,7 @@ def load_model(algo: str, path: Path, device: str = "auto") -> BaseAlgorithm:
     :param path: saved model
     :param device: where it runs
     :return: the model
-    :raises ValueError: if there is no such algorithm
+    :raises ValueError: if there is no such algorithm, or no such file
     """
     from rl_zoo3.utils import ALGOS  # slow to import
 
@@ -181,7 +183,10 @@ def load_model(algo: str, path: Path, device: str = "auto") -> BaseAlgorithm:
     register()
     if algo not in ALGOS:
         raise ValueError(f"algo must be one of {', '.join(ALGOS)}, got {algo!r}")
-    return ALGOS[algo].load(path, device=device)
+    try:
+        return ALGOS[algo].load(path, device=device)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise ValueError(f"--model: no such file {str(path)!r}") from error
 
 
 def find_statistics(model: Path) -> Path | None:
@@ -196,7 +201,22 @@ def find_statistics(model: Path) -> Path | None:
     return found[0] if found else None
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def load_statistics(path: Path, env: NanoDroneVecEnv) -> VecNormalize:
+    """
+    :param path: statistics of observations, as ``VecNormalize`` saves them
+    :param env: environment with the observations
+    :return: the statistics
+    :raises ValueError: if there is no such file
+    """
+    if not path.is_file():
+        raise ValueError(f"--vecnormalize: no such file {str(path)!r}")
+    return VecNormalize.load(str(path), env)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """
+    :return: the command line
+    """
     parser = argparse.ArgumentParser(prog="python -m sb3_ora.envs.evaluate", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--algo", required=True, help="name of the algorithm in rl-zoo3")
     parser.add_argument("--model", required=True, type=Path, help="saved model (.zip)")
@@ -212,8 +232,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--safe-start", action="store_true", help="no obstacle at the start")
     parser.add_argument("--device", default="auto", help="where the model runs: cpu, cuda, ...")
     parser.add_argument("--csv", type=Path, help="file for the table")
-    args = parser.parse_args(arguments)
+    return parser
 
+
+def run(args: argparse.Namespace) -> None:
+    """
+    :param args: command line
+    :raises ValueError: if something in it cannot be meant
+    """
     names = ("max_steps", "ranger_noise", "obs_mode", "normalize", "safe_start")
     env_kwargs = {name: getattr(args, name) for name in names}
     model, vec_normalize = load_model(args.algo, args.model, args.device), None
@@ -221,12 +247,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if path is not None:
         env = NanoDroneVecEnv(1, **env_kwargs)
         check_observations(model, env)
-        vec_normalize = VecNormalize.load(str(path), env)
+        vec_normalize = load_statistics(path, env)
         print(f"Observations are normalised as {path} says")
     table = rows([evaluate(model, n, args.layouts, args.seed, vec_normalize, **env_kwargs) for n in args.densities])
     print_table(table)
     if args.csv is not None:
         write_csv(table, args.csv)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """
+    :param arguments: command line; None for that of the process
+    :raises SystemExit: with status 2 after an error line
+    """
+    args = build_parser().parse_args(arguments)
+    try:
+        run(args)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
 
 
 if __name__ == "__main__":

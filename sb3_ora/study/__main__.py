@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from sb3_ora.study.definition import OUTPUT, Cell, Study, load_study
 from sb3_ora.study.process import end_with_parent, output_to
-from sb3_ora.study.runner import BACKENDS, run_cells
+from sb3_ora.study.runner import BACKENDS, check_installed, run_cells
 from sb3_ora.study.state import LOG, RUNS_ELSEWHERE, STATES, state_of
 
 
@@ -57,15 +57,20 @@ def run(study: Study, args: argparse.Namespace) -> int:
     :return: exit status
     """
     cells = study.cells(args.only)
-    states = {cell.name: state_of(cell) for cell in cells}
+    todo = [cell for cell in cells if state_of(cell) in ("incomplete", "missing")]
     if args.print_commands:
-        for cell in cells:
-            if states[cell.name] in ("incomplete", "missing"):
-                print(cell.shell_line)
+        for cell in todo:
+            print(cell.shell_line)
         return 0
+    check_installed(args.backend)
+    if todo:
+        from sb3_ora.study.checking import check_cells  # imports rl-zoo3
+
+        check_cells(todo)
     failed = run_cells(cells, args.jobs, args.backend, args.address)
     if failed:
-        print(f"{len(failed)} of {len(cells)} cells failed:", *(f"  {cell.log}" for cell in failed), sep="\n", file=sys.stderr)
+        lines = [f"  {cell.log}: {cell.reason}" for cell in failed]
+        print(f"{len(failed)} of {len(cells)} cells failed:", *lines, sep="\n", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -91,10 +96,12 @@ def report(study: Study, args: argparse.Namespace) -> int:
     :param args: command line
     :return: exit status
     """
-    from sb3_ora.study.report import write_report
+    from sb3_ora.study.report import NOTHING, write_report
 
     part = "-".join(["report", *args.only]).replace("/", "-")  # a part does not replace the whole
     print(write_report(study, args.to or study.root / part, args.only))
+    if not any(state_of(cell) == "complete" for cell in study.cells(args.only)):
+        print(NOTHING, file=sys.stderr)
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from sb3_ora.checks import LARGEST_SEED, check_choice, check_integer
+from sb3_ora.study.options import read_options
 from sb3_ora.zoo.files import default_hyperparameters
 
 #: Where studies are run unless told otherwise
@@ -145,7 +146,7 @@ class Study:
         names = {name for method in self.methods for name in (method.label, method.algo)}
         env_ids = {environment.env_id for environment in self.environments}
         for name in only:
-            check_choice("only", name, [*sorted(names), *sorted(env_ids)])
+            check_choice("--only", name, [*sorted(names), *sorted(env_ids)])
         wanted, wanted_envs = names & {*only} or names, env_ids & {*only} or env_ids
         methods = [method for method in self.methods if {method.label, method.algo} & wanted]
         environments = [environment for environment in self.environments if environment.env_id in wanted_envs]
@@ -179,8 +180,12 @@ def load_study(
     :param seeds: how many seeds, or which, instead of the file's
     :return: the study
     :raises ValueError: if the file says something that cannot be meant
+    :raises FileNotFoundError: if there is no such file
     """
-    path = Path(path).absolute()
+    typed, path = str(path), Path(path).absolute()
+    if not path.is_file():
+        there = ", ".join(sorted(file.name for file in path.parent.glob("*.yml"))) or "no *.yml"
+        raise FileNotFoundError(f"no file {typed!r}; its folder has {there}")
     try:
         content = yaml.load(path.read_text(), _OnceEach)
     except yaml.YAMLError as error:
@@ -200,7 +205,7 @@ def load_study(
         check_integer(f"evaluation.{name}", evaluation.get(name, EVALUATION[name]))
     if not isinstance(evaluation.get("references", {}), Mapping):
         raise ValueError(f"evaluation.references must be a mapping, got {evaluation['references']!r}")
-    return Study(
+    study = Study(
         path=path,
         config=config,
         root=Path(output or OUTPUT).absolute() / f"{path.stem}-{config}",
@@ -213,6 +218,8 @@ def load_study(
         packages=content.get("packages") or [],
         report=content.get("report") or {},
     )
+    read_options(study)  # not only after all cells have run
+    return study
 
 
 def _check_mapping(where: str, given: Any) -> None:

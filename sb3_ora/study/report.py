@@ -12,21 +12,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from sb3_ora.checks import check_choice, check_integer
 from sb3_ora.study import figures, tables
 from sb3_ora.study.collect import Run, read_runs, seed_table
 from sb3_ora.study.definition import Study
+from sb3_ora.study.options import read_options
 
-#: Keys of ``report`` in a study's file
-OPTIONS = {
-    "window": 20,  # training episodes that a curve averages over
-    "reference": "ora-cvar",  # method that is compared with the others
-    "figures": {},  # labels shown together, by name of the figure; all in one if empty
-    "effects": {},  # the paper's rank-biserial correlations, by environment, quantity ("training", "test: NAME") and label
-    "outcomes": {},  # columns of the outcome table, with the outcome that each counts
-    "paper_outcomes": {},  # the paper's percentages, by label and test
-    "cost": False,  # whether to draw cost against the number of heads
-}
+#: What a report says that shows nothing
+NOTHING = "There is nothing to show yet."
 
 
 class Writer:
@@ -81,30 +73,6 @@ class Writer:
         return page
 
 
-def read_options(study: Study) -> dict[str, Any]:
-    """
-    :param study: the study
-    :return: its options for the report, with defaults
-    :raises ValueError: for an unknown option or label
-    """
-    for key in study.report:
-        check_choice("each key of report", key, OPTIONS)
-    options = {**OPTIONS, **study.report}
-    check_integer("report.window", options["window"])
-    labels = [method.label for method in study.methods]
-    if "reference" in study.report:
-        check_choice("report.reference", options["reference"], labels)
-    for label, tests in (options["paper_outcomes"] or {}).items():
-        for test, printed in tests.items():
-            if len(printed) != len(options["outcomes"]):
-                wanted = f"a number for each of {list(options['outcomes'])}"
-                raise ValueError(f"report.paper_outcomes.{label}.{test} must have {wanted}, got {printed!r}")
-    for name, shown in options["figures"].items():
-        for label in shown:
-            check_choice(f"each label of report.figures.{name}", label, labels)
-    return options
-
-
 def write_report(study: Study, folder: Path, only: Collection[str] = ()) -> Path:
     """
     :param study: the study
@@ -116,7 +84,7 @@ def write_report(study: Study, folder: Path, only: Collection[str] = ()) -> Path
     runs, notes = read_runs(study, only)
     writer = Writer(folder)
     if not runs:
-        return writer.finish(study.title, [*notes, "There is nothing to show yet."])
+        return writer.finish(study.title, [*notes, NOTHING])
     seeds = seed_table(runs, options["window"])
     summary = tables.summary_table(seeds)
     names = {run.label: run.cell.method.name for run in runs}

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from typing import NamedTuple, TypeAlias
 
 from sb3_ora.checks import check_choice
 from sb3_ora.study.definition import Cell
-from sb3_ora.study.state import LOG, RUNS_ELSEWHERE, state_of
+from sb3_ora.study.state import LOG, RUNS_ELSEWHERE, is_complete, state_of
+from sb3_ora.zoo.extras import INSTALL
 
 BACKENDS = ("threading", "dask", "ray")
 #: Arguments of :func:`run_process`
@@ -25,6 +27,12 @@ class Outcome(NamedTuple):
     log: str
     code: int
     message: str
+
+    @property
+    def reason(self) -> str:
+        """Last line of the message, which ends with the path of the log."""
+        lines = [line.strip() for line in self.message.splitlines() if line.strip() not in ("", self.log)]
+        return lines[-1] if lines else f"ended with {self.code}"
 
 
 def run_process(name: str, command: list[str], log: str) -> Outcome:
@@ -59,16 +67,21 @@ def run_cells(cells: Sequence[Cell], jobs: int = 1, backend: str = "threading", 
     :param backend: "threading" for this machine, "dask" or "ray" for a cluster
     :param address: of the cluster, such as "tcp://10.0.0.1:8786"; None for a new one on this machine
     :return: the outcomes other than success, without cells that another process runs
+    :raises ValueError: if the backend is not installed
     """
     from tqdm import tqdm
 
     check_choice("backend", backend, BACKENDS)
     if backend == "threading" and address is not None:
         raise ValueError(f"address={address!r} has no meaning with backend='threading'")
-    todo = [cell for cell in cells if state_of(cell) != "complete"]
+    check_installed(backend)
+    states = {cell.name: state_of(cell) for cell in cells}
+    failed = [refusal(cell) for cell in cells if states[cell.name] == "changed"]
+    for outcome in failed:
+        print(f"not run: {outcome.name}: {outcome.message}")
+    todo = [cell for cell in cells if states[cell.name] not in ("complete", "changed")]
     calls: list[Call] = [(cell.name, cell.command, str(cell.folder / LOG)) for cell in todo]
     outcomes = _on_ray(calls, address) if backend == "ray" else _on_joblib(calls, jobs, backend, address)
-    failed = []
     with tqdm(total=len(cells), initial=len(cells) - len(todo), unit="cell", smoothing=0) as bar:
         for outcome in outcomes if calls else ():
             if outcome.code == RUNS_ELSEWHERE:
@@ -78,6 +91,33 @@ def run_cells(cells: Sequence[Cell], jobs: int = 1, backend: str = "threading", 
                 bar.write(f"failed: {outcome.name}, see {outcome.log}\n{outcome.message}")
             bar.update()
     return failed
+
+
+def check_installed(backend: str) -> None:
+    """
+    :param backend: one of ``BACKENDS``
+    :raises ValueError: if its package is not installed
+    """
+    module, hint = {
+        "threading": ("joblib", "joblib: pip install joblib"),
+        "dask": ("distributed", f"the extra [cluster]: {INSTALL.format('cluster')}"),
+        "ray": ("ray", "ray: pip install ray"),
+    }[backend]
+    if find_spec(module) is None:
+        raise ValueError(f"backend {backend!r} needs {hint}")
+
+
+def refusal(cell: Cell) -> Outcome:
+    """
+    :param cell: a cell with results of other settings
+    :return: outcome without a process
+    """
+    log = str(cell.folder / LOG)
+    try:
+        is_complete(cell)
+    except ValueError as error:
+        return Outcome(cell.name, log, 1, str(error))
+    return Outcome(cell.name, log, 1, "it has changed while it was looked at: run again")
 
 
 def _on_joblib(calls: list[Call], jobs: int, backend: str, address: str | None) -> Iterator[Outcome]:

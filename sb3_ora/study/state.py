@@ -50,10 +50,27 @@ def is_complete(cell: Cell) -> bool:
     """
     record = read_record(cell)
     settings = read_json(cell.folder / CHECKPOINTS / SETTINGS) if record is None else record["settings"]
-    if settings is not None and settings != json.loads(json.dumps(cell.settings())):
-        what = "an interrupted run" if record is None else "results"
-        raise ValueError(f"{cell.folder} holds {what} of other settings: remove it, or choose another output")
+    now = json.loads(json.dumps(cell.settings()))
+    if settings is not None and settings != now:
+        what = f"{cell.folder} holds {'an interrupted run' if record is None else 'results'} of other settings"
+        raise ValueError(f"{what}: remove it, or choose another output ({', '.join(changes(settings, now))})")
     return record is not None
+
+
+def changes(before: Any, now: Any, name: str = "") -> list[str]:
+    """
+    :param before: plain values
+    :param now: plain values
+    :param name: of the values
+    :return: the entries that differ, such as "n_timesteps: 1500 -> 1600"
+    """
+    if before == now:
+        return []
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = [*before, *(key for key in now if key not in before)]
+        values = [(before.get(key, "none"), now.get(key, "none"), f"{name}.{key}" if name else key) for key in keys]
+        return [change for value in values for change in changes(*value)]
+    return [f"{name.removeprefix('method.hyperparams.')}: {before} -> {now}"]
 
 
 def state_of(cell: Cell) -> str:

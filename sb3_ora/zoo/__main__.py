@@ -8,9 +8,9 @@ import runpy
 import sys
 import warnings
 from pathlib import Path
-from unittest import mock
 
 from sb3_ora.zoo import register
+from sb3_ora.zoo.extras import missing_extra
 
 SCRIPTS = {
     "train": "rl_zoo3.train",
@@ -31,10 +31,10 @@ def resume(arguments: list[str]) -> None:
     :param arguments: the folder of the run, such as logs/ora_iqn/CartPole-v1_1
     :raises SystemExit: with the reason, when it cannot be continued
     """
-    from rl_zoo3.exp_manager import ExperimentManager
+    from rl_zoo3 import exp_manager
 
     from sb3_ora.checkpoint import CheckpointError
-    from sb3_ora.zoo.resuming import continue_in, saved_arguments
+    from sb3_ora.zoo.resuming import manager_of, saved_arguments, swapped
 
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print(USAGE, file=None if arguments[:1] in (["-h"], ["--help"]) else sys.stderr)
@@ -43,8 +43,10 @@ def resume(arguments: list[str]) -> None:
     register()
     try:
         values, settings = saved_arguments(folder)
-        continue_in(folder, settings, ExperimentManager)
-        with mock.patch.object(argparse.ArgumentParser, "parse_args", lambda *_: values):
+        with (
+            swapped(exp_manager, "ExperimentManager", manager_of(folder, settings)),
+            swapped(argparse.ArgumentParser, "parse_args", lambda *_: values),
+        ):
             runpy.run_module("rl_zoo3.train", run_name="__main__", alter_sys=True)
     except CheckpointError as error:
         raise SystemExit(f"error: {error}") from error
@@ -56,6 +58,7 @@ def main(arguments: list[str]) -> None:
 
     :param arguments: name of the script, then its own arguments.
     :raises SystemExit: with the usage line, when the name is missing or unknown.
+    :raises ValueError: what rl_zoo3 raises; for an environment of an extra that is not installed, with its name.
     """
     name = arguments[0] if arguments else ""
     if name in ("-h", "--help"):
@@ -72,7 +75,14 @@ def main(arguments: list[str]) -> None:
     with warnings.catch_warnings():
         # rl_zoo3.plots imports its own scripts, runpy remarks on that
         warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)
-        runpy.run_module(SCRIPTS[name], run_name="__main__", alter_sys=True)
+        try:
+            runpy.run_module(SCRIPTS[name], run_name="__main__", alter_sys=True)
+        except ValueError as error:
+            env_id, _, what = str(error).partition(" ")
+            hint = missing_extra(env_id) if what.startswith("not found in gym registry") else None
+            if hint is None:
+                raise
+            raise ValueError(hint) from None  # the closest match among what is installed is another environment
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import argparse
 import json
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,43 +47,61 @@ def saved_arguments(folder: Path) -> tuple[argparse.Namespace, Path]:
     return arguments, settings
 
 
-def continue_in(folder: Path, settings: Path, manager_class: type[ExperimentManager]) -> None:
+def manager_of(folder: Path, settings: Path) -> type[ExperimentManager]:
     """
-    Make experiments of this process continue a run.
-
     :param folder: folder of the run
     :param settings: folder of its settings
-    :param manager_class: the class to change
+    :return: class of an experiment that continues the run
     """
     hyperparams = yaml.load((settings / "config.yml").read_text(), Loader=yaml.UnsafeLoader)
 
-    def read(manager: ExperimentManager) -> tuple[dict[str, Any], dict[str, Any]]:
-        print(f"Loading hyperparameters from: {settings / 'config.yml'}")
-        return read_hyperparameters(manager, lambda: (dict(hyperparams), OrderedDict(hyperparams)))
+    class ResumedRun(ExperimentManager):
+        """Experiment with the settings, the folder and the last checkpoint of the run."""
 
-    def create_log_folder(manager: ExperimentManager) -> None:
-        manager.save_path, manager.params_path = str(folder), str(settings)
-        # Environments in other processes open their files of monitor rows themselves: those must not start empty
-        manager.monitor_kwargs = {**manager.monitor_kwargs, "override_existing": False}
+        resumed: BaseAlgorithm
 
-    def learn(manager: ExperimentManager, model: BaseAlgorithm) -> None:
-        callback = manager.callbacks
-        checkpoints = [part for part in callback if isinstance(part, RunCheckpoint)]
-        if not checkpoints:
-            raise CheckpointError(f"the run in {str(folder)!r} has no RunCheckpoint among its callbacks")
-        assert model.env is not None and checkpoints[0].folder is not None
-        try:
-            resumed[:] = [resume(checkpoints[0].folder, model.env, callback, device=manager.device)]
-        finally:
-            callback[0].on_training_end()  # the progress bar
-            model.env.close()
+        def read_hyperparameters(self) -> tuple[dict[str, Any], dict[str, Any]]:
+            print(f"Loading hyperparameters from: {settings / 'config.yml'}")
+            return read_hyperparameters(self, lambda: (dict(hyperparams), OrderedDict(hyperparams)))
 
-    def save_trained_model(manager: ExperimentManager, model: BaseAlgorithm) -> None:
-        save(manager, resumed[0])
+        def create_log_folder(self) -> None:
+            self.save_path, self.params_path = str(folder), str(settings)
+            # Environments in other processes open their files of monitor rows themselves: those must not start empty
+            self.monitor_kwargs = {**self.monitor_kwargs, "override_existing": False}
 
-    resumed: list[BaseAlgorithm] = []
-    save: Callable[..., None] = manager_class.save_trained_model
-    replaced = {"read_hyperparameters": read, "create_log_folder": create_log_folder, "learn": learn}
-    replaced |= {"save_trained_model": save_trained_model, "_save_config": lambda manager, saved: None}
-    for name, function in replaced.items():
-        setattr(manager_class, name, function)
+        def _save_config(self, saved_hyperparams: dict[str, Any]) -> None:
+            pass
+
+        def learn(self, model: BaseAlgorithm) -> None:
+            callback = self.callbacks
+            checkpoints = [part for part in callback if isinstance(part, RunCheckpoint)]
+            if not checkpoints:
+                raise CheckpointError(f"the run in {str(folder)!r} has no RunCheckpoint among its callbacks")
+            assert model.env is not None and checkpoints[0].folder is not None
+            try:
+                self.resumed = resume(checkpoints[0].folder, model.env, callback, device=self.device)
+            finally:
+                callback[0].on_training_end()  # the progress bar
+                model.env.close()
+
+        def save_trained_model(self, model: BaseAlgorithm) -> None:
+            super().save_trained_model(self.resumed)
+
+    return ResumedRun
+
+
+@contextmanager
+def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """
+    Let an attribute have another value inside.
+
+    :param owner: module or class
+    :param name: of its attribute
+    :param value: in the meantime
+    """
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -1,4 +1,5 @@
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from sb3_ora import IQN
 from sb3_ora.envs import NanoDroneEnv, NanoDroneVecEnv
-from sb3_ora.envs.evaluate import ENDS, Result, evaluate, main, rows, wilson_interval
+from sb3_ora.envs.evaluate import ENDS, Result, evaluate, main, print_table, rows, wilson_interval
 from sb3_ora.envs.nano_drone.config import NanoDroneConfig
 from tests.tiny import tiny
 
@@ -91,15 +92,34 @@ def test_command_line_with_normalised_observations(tmp_path, capsys):
     assert f"normalised as {folders[0] / 'vecnormalize.pkl'} says" in capsys.readouterr().out
     assert (tmp_path / "found.csv").read_text() == (tmp_path / "new" / "table.csv").read_text()
     env.save(str(folders[1] / "vecnormalize.pkl"))
-    with pytest.raises(ValueError, match=r"vecnormalize must be given: there are .*NanoDrone-v0.*, .*Other-v0"):
-        main(as_found)
+    assert re.search("^error: vecnormalize must be given: there are .*NanoDrone-v0.*, .*Other-v0", failure(as_found, capsys))
     (folders[1] / "vecnormalize.pkl").unlink()
 
     for wrong in (arguments, [*arguments, "--obs-mode", "partial", "--normalize"]):
-        with pytest.raises(ValueError, match=r"model was trained on .* see obs_mode, normalize"):
-            main(wrong)
-    with pytest.raises(ValueError, match=r"algo must be one of .*'iqm'"):
-        main(["--algo", "iqm", *arguments[2:]])
+        assert re.search("^error: model was trained on .* see obs_mode, normalize\n$", failure(wrong, capsys))
+    assert re.search("^error: algo must be one of .*'iqm'\n$", failure(["--algo", "iqm", *arguments[2:]], capsys))
+    absent = str(tmp_path / "absent.pkl")
+    assert failure([*as_found, "--vecnormalize", absent], capsys) == f"error: --vecnormalize: no such file {absent!r}\n"
+
+
+@pytest.mark.parametrize("name", ["absent.zip", "absent", "."])
+def test_a_model_that_is_not_there(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    assert failure(["--algo", "iqn", "--model", name], capsys) == f"error: --model: no such file {name!r}\n"
+
+
+def failure(arguments, capsys):
+    """The error line of a command that fails."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as error:
+        main(arguments)
+    assert error.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_no_success_has_no_length(capsys):
+    print_table(rows([Result(6, np.array(["timeout"] * 2), np.zeros(2), np.array([5, 5]))]))
+    assert capsys.readouterr().out.splitlines()[-1].split()[-2:] == ["0.00", "-"]
 
 
 class Remembering:

@@ -136,8 +136,20 @@ def test_unknown_names(tmp_path):
     with pytest.raises(ValueError, match="config must be one of 'tuned', 'paper', got 'best'"):
         load_study(study.path, "best")
     known = "'iqn', 'iqn-0.1', 'ora-cvar', 'ora_iqn', 'CartPole-v1', 'or_gym/Knapsack-v1'"
-    with pytest.raises(ValueError, match=f"only must be one of {known}, got 'ora'"):
+    with pytest.raises(ValueError, match=f"^--only must be one of {known}, got 'ora'"):
         study.cells(["ora"])
+
+
+def test_a_file_that_is_not_there(tmp_path, monkeypatch, capsys):
+    from sb3_ora.study.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    for names, there in (([], "no *.yml"), (["zoo.yml", "atari.yml", "notes.txt"], "atari.yml, zoo.yml")):
+        (tmp_path / "studies").mkdir(exist_ok=True)
+        for name in names:
+            (tmp_path / "studies" / name).touch()
+        assert main(["status", "studies/cartpol.yml"]) == 2
+        assert capsys.readouterr().err == f"error: no file 'studies/cartpol.yml'; its folder has {there}\n"
 
 
 def test_only_some_methods_and_environments(tmp_path):

@@ -317,19 +317,48 @@ def test_groups_cost_and_outcomes(tmp_path):
 
 
 def test_faults_in_options(tmp_path):
+    """Found when the file is read, before anything runs."""
     for text, message in (
         ("window: 0", "report.window must be an integer of at least 1, got 0"),
         ("windows: 2", "each key of report must be one of .*, got 'windows'"),
+        ("cost: 2", "report.cost must be True or False, got 2"),
         ("figures: {one: [dqn]}", "each label of report.figures.one must be one of .*, got 'dqn'"),
+        ("figures: {one: art}", "report.figures.one must be a list of labels, got 'art'"),
+        ("figures: [art]", r"report.figures must be a mapping, got \['art'\]"),
         ("reference: dqn", "report.reference must be one of .*, got 'dqn'"),
         (
             "outcomes: {won: hit}\n  paper_outcomes: {art: {near: [1, 2]}}",
             r"report.paper_outcomes.art.near must have a number for each of \['won'\], got \[1, 2\]",
         ),
+        (
+            "outcomes: {won: hit}\n  paper_outcomes: {arts: {near: [1]}}",
+            "each key of report.paper_outcomes must .*, got 'arts'",
+        ),
+        (
+            "outcomes: {won: hit}\n  paper_outcomes: {art: {nea: [1]}}",
+            "each key of report.paper_outcomes.art must .*, got 'nea'",
+        ),
     ):
-        study = write_study(tmp_path, TEXT.replace("window: 2", text))
         with pytest.raises(ValueError, match=message):
-            read_options(study)
+            write_study(tmp_path, TEXT.replace("window: 2", text))
+    for text, message in (
+        ("{CartPole-v0: {training: {art: 0.5}}}", "each key of report.effects must .*, got 'CartPole-v0'"),
+        ("{CartPole-v1: {testing: {art: 0.5}}}", "each key of report.effects.CartPole-v1 must .*, got 'testing'"),
+        ("{CartPole-v1: {training: {arts: 0.5}}}", "each key of report.effects.CartPole-v1.training must .*, got 'arts'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            write_study(tmp_path, TEXT.replace("{CartPole-v1: {training: {art: 0.5}}}", text))
+    assert read_options(write_study(tmp_path, TEXT.replace("window: 2", "window: 2\n  figures:")))["figures"] == {}
+
+
+def test_nothing_to_show_is_said(study, capsys):
+    given = ["report", str(study.path), "--output", str(study.root.parent), "--only", "art"]
+    assert main(given) == 0
+    page = study.root / "report-art" / "report.md"
+    assert capsys.readouterr() == (f"{page}\n", "There is nothing to show yet.\n")
+    fill(study, study.cells(["art"])[:1])
+    assert main(given) == 0
+    assert capsys.readouterr() == (f"{page}\n", "")
 
 
 # Looks

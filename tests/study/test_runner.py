@@ -1,4 +1,6 @@
+import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,9 +10,14 @@ from pathlib import Path
 import filelock
 import numpy as np
 import pytest
+import yaml
+from rl_zoo3.exp_manager import ExperimentManager
 
 import sb3_ora
-from sb3_ora.study.runner import run_cells, run_process
+from sb3_ora.study.__main__ import main
+from sb3_ora.study.checking import ZOO_KEYS, check_cells
+from sb3_ora.study.definition import load_study
+from sb3_ora.study.runner import Outcome, run_cells, run_process
 from sb3_ora.study.state import state_of
 from tests.study.made_up import write_cell, write_study
 
@@ -68,6 +75,122 @@ def test_wrong_engines(options, message):
     pytest.importorskip("joblib", reason="needs joblib")
     with pytest.raises(ValueError, match=message):
         run_cells([], **options)
+
+
+@pytest.mark.parametrize(
+    ("backend", "hint"),
+    [("dask", r"the extra \[cluster\]: pip install -c constraints.txt '.\[cluster\]'"), ("ray", "ray: pip install ray")],
+)
+def test_engines_that_are_not_installed(tmp_path, monkeypatch, capsys, backend, hint):
+    study = write_study(tmp_path, TEXT)
+    monkeypatch.setattr("sb3_ora.study.runner.find_spec", lambda name: None)
+    assert main(["run", str(study.path), "--output", str(tmp_path / "out"), "--backend", backend]) == 2
+    assert re.fullmatch(f"error: backend '{backend}' needs {hint}\n", capsys.readouterr().err)
+    assert not study.root.exists()
+
+
+def test_cells_of_other_settings_start_no_process(tmp_path, monkeypatch, capsys):
+    study = write_study(tmp_path, TEXT)
+    for cell in study.cells()[:2]:
+        write_cell(cell)
+    before = {path: path.read_bytes() for path in study.root.rglob("*") if path.is_file()}
+    study.path.write_text(TEXT.replace("n_timesteps: 300", "n_timesteps: 400"))
+    started = []
+    monkeypatch.setattr(
+        "sb3_ora.study.runner.run_process", lambda name, *rest: started.append(name) or Outcome(name, "", 0, "")
+    )
+    assert main(["run", str(study.path), "--output", str(tmp_path / "out")]) == 1
+    assert started == [study.cells()[2].name]
+    printed = capsys.readouterr()
+    why = "holds results of other settings: remove it, or choose another output (n_timesteps: 300 -> 400)"
+    for cell in study.cells()[:2]:
+        assert f"not run: {cell.name}: {cell.folder} {why}\n" in printed.out
+    assert "2 of 3 cells failed:" in printed.err and printed.err.count(why) == 2
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_the_list_of_failures_says_why(tmp_path, monkeypatch, capsys):
+    study = write_study(tmp_path, TEXT)
+    log = study.cells()[0].folder / "cell.log"
+    outcomes = iter(
+        [
+            Outcome("a", str(log), 1, f"a warning\nValueError: tau must be a number\n{log}"),
+            Outcome("b", "b.log", -9, ""),
+            Outcome("c", "c.log", 0, ""),
+        ]
+    )
+    monkeypatch.setattr("sb3_ora.study.runner.run_process", lambda *_: next(outcomes))
+    assert main(["run", str(study.path), "--output", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err.splitlines()[-3:] == [
+        "2 of 3 cells failed:",
+        f"  {log}: ValueError: tau must be a number",
+        "  b.log: ended with -9",
+    ]
+
+
+# Before the first cell
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("algo: ora_iqn", "algo: ora_iqm", "methods.ora-cvar.algo must be one of .*'ora_iqn'.*, got 'ora_iqm'"),
+        ("CartPole-v1", "CartPol-v1", "environments: 'CartPol-v1' is not registered with Gymnasium; similar: 'CartPole-v1'.*"),
+        (
+            "CartPole-v1",
+            "'a.b:CartPole-v1'",
+            r"environments: 'a.b:CartPole-v1' must be given as 'CartPole-v1', with .* \[a.b\]",
+        ),
+        ("CartPole-v1", "ALE/Pong-v5", r"environments: ALE/Pong-v5 needs the extra \[atari\]: .*"),
+        (
+            "n_heads",
+            "n_head",
+            "each key of hyperparams for methods.ora-cvar must be an argument of ORAIQN or a key of rl-zoo3, got 'n_head'; "
+            "similar: 'n_heads'.*",
+        ),
+        ("n_heads: 3", "seed: 3", "each key of hyperparams for methods.ora-cvar must be .* got 'seed'.*"),
+        ("seeds: 3", "packages: [no_such_package]", "packages: 'no_such_package' cannot be imported: No module named .*"),
+        ("  tuned:", "  tuned:\n    base: none", "hyperparams for methods.ora-cvar must have 'policy', as its base is 'none'"),
+    ],
+)
+def test_mistakes_are_found_before_the_first_cell(tmp_path, monkeypatch, capsys, old, new, message):
+    monkeypatch.setattr("sb3_ora.zoo.extras.find_spec", lambda name: None)
+    assert old in TEXT
+    study = write_study(tmp_path, TEXT.replace(old, new, 1))
+    given = [str(study.path), "--output", str(tmp_path / "out")]
+    assert main(["run", *given]) == 2
+    assert re.fullmatch(f"error: {message}\n", capsys.readouterr().err)
+    assert not study.root.exists()
+    assert main(["run", *given, "--print-commands"]) == main(["status", *given]) == 0
+
+
+def test_environments_of_packages_are_found(tmp_path):
+    study = write_study(tmp_path, TEXT.replace("CartPole-v1", "Packaged-v0") + "packages: [tests.study.packaged]\n")
+    check_cells(study.cells())
+
+
+@pytest.mark.parametrize("name", ["ablation", "atari", "cartpole", "ensemble_size", "knapsack", "nano_drone", "zoo"])
+def test_nothing_is_wrong_with_the_studies_of_the_paper(name, monkeypatch):
+    monkeypatch.setattr("sb3_ora.study.checking.check_environment", lambda env_id: None)  # may be of extras
+    path = Path(ROOT) / "studies" / f"{name}.yml"
+    for config in yaml.safe_load(path.read_text())["configs"]:
+        check_cells(load_study(path, config, seeds=1).cells())
+
+
+def test_keys_of_rl_zoo3_are_taken_by_it(tmp_path):
+    """Each key that the check lets through is one that rl-zoo3 takes away before it calls the algorithm."""
+    values = {
+        "n_timesteps": 10,
+        "n_envs": 1,
+        "normalize": False,
+        "frame_stack": 1,
+        "env_wrapper": None,
+        "vec_env_wrapper": None,
+    }
+    values |= {"callback": None, "monitor_kwargs": {}}
+    assert {*values, "noise_type", "noise_std"} == {*ZOO_KEYS}
+    manager = ExperimentManager(argparse.Namespace(), "dqn", "CartPole-v1", str(tmp_path), verbose=0)
+    assert manager._preprocess_hyperparams({**values, "gamma": 0.9})[0] == {"gamma": 0.9}
 
 
 def study_command(*arguments, cwd, check=True):
@@ -128,8 +251,9 @@ def test_commands(tmp_path):
 
     done = study_command("run", *given, "--jobs", 2, cwd=tmp_path, check=False)
     log = study.root / "iqn" / "iqn" / "CartPole-v1_1" / "cell.log"
-    assert done.returncode == 1 and str(log) in done.stderr and "2 of 4 cells failed" in done.stderr
-    assert "ValueError: tau must be a number in (0, 1], got 7" in log.read_text()
+    why = "ValueError: tau must be a number in (0, 1], got 7"
+    assert done.returncode == 1 and f"{log}: {why}" in done.stderr and "2 of 4 cells failed" in done.stderr
+    assert why in log.read_text()
     printed = study_command("status", *given, cwd=tmp_path).stdout
     assert "2 complete, 2 incomplete" in printed and str(log) in printed
 
@@ -260,8 +384,6 @@ def test_a_cell_that_runs_elsewhere_has_not_failed(tmp_path, monkeypatch, capsys
 
 
 def test_the_process_of_a_cell_that_runs_elsewhere(tmp_path, monkeypatch, capsys):
-    from sb3_ora.study.__main__ import main
-
     study = write_study(tmp_path, TEXT)
     cell = study.cells()[0]
     cell.folder.mkdir(parents=True)
@@ -274,8 +396,6 @@ def test_the_process_of_a_cell_that_runs_elsewhere(tmp_path, monkeypatch, capsys
 
 
 def test_nothing_to_print(tmp_path, capsys):
-    from sb3_ora.study.__main__ import main
-
     study = write_study(tmp_path, TEXT)
     for cell in study.cells()[:2]:
         write_cell(cell)

@@ -5,7 +5,7 @@ import filelock
 import pytest
 
 from sb3_ora.study.definition import load_study
-from sb3_ora.study.state import LOCK, is_complete, state_of
+from sb3_ora.study.state import LOCK, changes, is_complete, state_of
 from sb3_ora.zoo.files import default_hyperparameters
 from tests.study.made_up import write_cell, write_study
 
@@ -43,8 +43,22 @@ def test_results_of_other_settings_are_not_taken(tmp_path):
         assert state_of(cell) == state
     study.path.write_text(TEXT.replace("100", "101"))
     (cell,) = load_study(study.path, output=tmp_path / "out").cells()
-    with pytest.raises(ValueError, match="holds results of other settings: remove it, or choose another output"):
+    with pytest.raises(
+        ValueError, match=r"results of other settings: remove it, or choose another output \(n_timesteps: 100 -> 101\)$"
+    ):
         is_complete(cell)
+
+
+def test_what_differs():
+    before = {"seed": 1, "method": {"base": "zoo", "hyperparams": {"a": 1, "policy_kwargs": {"net": [8], "old": 2}}}}
+    now = {"seed": 1, "method": {"base": "none", "hyperparams": {"policy_kwargs": {"net": [16], "old": 2}, "b": True}}}
+    assert changes(before, now) == [
+        "method.base: zoo -> none",
+        "a: 1 -> none",
+        "policy_kwargs.net: [8] -> [16]",
+        "b: none -> True",
+    ]
+    assert changes(before, before) == []
 
 
 def test_hyperparameters_of_the_zoo_are_settings(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 import sys
 
+import gymnasium as gym
 import pytest
 
 from sb3_ora.zoo.__main__ import SCRIPTS, main
@@ -37,3 +38,13 @@ def test_errors_of_rl_zoo3_pass_through(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["zoo"])
     with pytest.raises(ValueError, match=r"CartPole-v9 not found in gym registry, you maybe meant CartPole-v1"):
         main(["train", "--algo", "ora_iqn", "--env", "CartPole-v9"])
+
+
+def test_an_environment_of_an_extra_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["zoo"])
+    monkeypatch.setattr("sb3_ora.zoo.extras.find_spec", lambda name: None)
+    monkeypatch.delitem(gym.envs.registry, "ALE/Pong-v5", raising=False)
+    with pytest.raises(
+        ValueError, match=r"^ALE/Pong-v5 needs the extra \[atari\]: pip install -c constraints.txt '.\[atari\]'$"
+    ):
+        main(["train", "--algo", "ora_iqn", "--env", "ALE/Pong-v5"])

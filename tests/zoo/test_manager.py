@@ -1,12 +1,19 @@
+import configparser
 import multiprocessing
 import os
+import sys
+from pathlib import Path
 
+import optuna
 import pytest
 import torch as th
 import yaml
+from gymnasium.error import DependencyNotInstalled
+from optuna.storages.journal import JournalFileBackend
 from rl_zoo3.utils import get_latest_run_id
 
 from sb3_ora.zoo import ALGORITHMS
+from sb3_ora.zoo.extras import MODULES, extra_of, missing_extra
 from sb3_ora.zoo.files import default_config
 
 
@@ -145,6 +152,133 @@ def test_a_single_run_takes_the_folder_that_rl_zoo3_chose(experiment):
     assert chosen.endswith("CartPole-v1_1_abc")
     manager.create_log_folder()
     assert manager.save_path == chosen and os.listdir(chosen) == ["CartPole-v1"]
+
+
+WRONG = {"n_quantiles": 0}  # the constructor refuses it, after environments and their monitor files were made
+
+
+def test_a_failed_set_up_leaves_no_folder(experiment, tmp_path):
+    folder = tmp_path / "logs" / "ora_iqn"
+    (folder / "CartPole-v1_1").mkdir(parents=True)  # another run, even if it is empty
+    manager = experiment(hyperparams=WRONG)
+    with pytest.raises(ValueError, match="n_quantiles"):
+        manager.setup_experiment()
+    assert manager.save_path == str(folder / "CartPole-v1_2") and os.listdir(folder) == ["CartPole-v1_1"]
+    assert experiment().save_path == str(folder / "CartPole-v1_2")
+
+
+def test_a_failed_set_up_with_settings_saved(experiment, tmp_path, monkeypatch):
+    manager = experiment()
+    save = manager._save_config
+
+    def interrupted(saved):
+        save(saved)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(manager, "_save_config", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        manager.setup_experiment()
+    assert os.listdir(tmp_path / "logs" / "ora_iqn") == []
+
+
+@pytest.mark.parametrize(
+    "kept", ["model.zip", "evaluations.npz", "checkpoints/run_1_steps.zip", "CartPole-v1/vecnormalize.pkl"]
+)
+def test_a_folder_with_anything_else_is_kept(experiment, monkeypatch, kept):
+    manager = experiment(hyperparams=WRONG)
+    create = manager.create_log_folder
+
+    def create_and_write():
+        create()
+        path = os.path.join(manager.save_path, kept)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        open(path, "w").close()
+
+    monkeypatch.setattr(manager, "create_log_folder", create_and_write)
+    with pytest.raises(ValueError, match="n_quantiles"):
+        manager.setup_experiment()
+    assert os.path.exists(os.path.join(manager.save_path, kept))
+    assert os.path.exists(os.path.join(manager.save_path, "0.monitor.csv"))
+
+
+def test_a_failed_set_up_of_other_algorithms_is_left_alone(experiment):
+    manager = experiment("dqn", hyperparams={"no_such": 0})
+    with pytest.raises(TypeError, match="no_such"):
+        manager.setup_experiment()
+    assert sorted(os.listdir(manager.save_path)) == ["0.monitor.csv", "CartPole-v1"]
+
+
+def test_an_optimization_takes_no_folder(experiment, tmp_path):
+    manager = experiment(optimize_hyperparameters=True, n_trials=1, n_timesteps=20, no_optim_plots=True, save_freq=10)
+    assert manager.setup_experiment() is None
+    manager.hyperparameters_optimization()
+    names = os.listdir(tmp_path / "logs" / "ora_iqn")
+    assert {name.partition("_")[0] for name in names} == {"report"} and len(names) == 2
+
+
+def test_training_on_during_an_optimization_has_a_folder(experiment, tmp_path):
+    """rl-zoo3 trains an agent that it is given, whatever else is asked for."""
+    model = experiment().setup_experiment()[0]
+    model.save(tmp_path / "given.zip")
+    manager = experiment(optimize_hyperparameters=True, trained_agent=str(tmp_path / "given.zip"))
+    assert manager.setup_experiment() is not None
+    assert sorted(os.listdir(manager.save_path)) == ["0.monitor.csv", "CartPole-v1"]
+
+
+# Optuna's trials
+
+
+@pytest.mark.parametrize("name", ["tune.log", "tune.db"])
+@pytest.mark.parametrize(("n_trials", "allowed"), [(2, "one of 0..1"), (0, "left out, as there is no trial")])
+def test_a_trial_that_is_not_there(experiment, tmp_path, name, n_trials, allowed):
+    path = str(tmp_path / name)
+    given = path if name.endswith(".log") else f"sqlite:///{path}"
+    storage = optuna.storages.JournalStorage(JournalFileBackend(path)) if name.endswith(".log") else given
+    study = optuna.create_study(storage=storage, study_name="cartpole")
+    for _ in range(n_trials):
+        study.add_trial(optuna.trial.create_trial(value=0.0))
+    manager = experiment(storage=given, study_name="cartpole", trial_id=7)
+    with pytest.raises(ValueError, match=f"^trial_id must be {allowed} of study 'cartpole', got 7$"):
+        manager.read_hyperparameters()
+
+
+# Environments of extras that are not installed
+
+
+def test_the_extra_of_an_environment_is_named(experiment, monkeypatch):
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("sb3_ora.zoo.extras.find_spec", lambda name: None if name == "Box2D" else object())
+    manager = experiment(env="LunarLander-v3")
+    with pytest.raises(DependencyNotInstalled) as error:
+        manager.setup_experiment()
+    assert str(error.value) == r"LunarLander-v3 needs the extra [box2d]: pip install -c constraints.txt '.[box2d]'"
+    assert not os.path.exists(manager.save_path)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "extra"),
+    [
+        ("ALE/Pong-v5", "atari"),
+        ("PongNoFrameskip-v4", "atari"),
+        ("BipedalWalker-v3", "box2d"),
+        ("CartPole-v1", None),
+        ("Unknown-v0", None),
+    ],
+)
+def test_extras(monkeypatch, env_id, extra):
+    assert extra_of(env_id) == extra
+    monkeypatch.setattr("sb3_ora.zoo.extras.find_spec", lambda name: None)
+    assert (missing_extra(env_id) or "").endswith(f"'.[{extra}]'" if extra else "")
+    monkeypatch.setattr("sb3_ora.zoo.extras.find_spec", lambda name: object())
+    assert missing_extra(env_id) is None
+
+
+def test_names_of_extras_are_those_of_the_package():
+    parser = configparser.ConfigParser()
+    parser.read(Path(__file__).parents[2] / "setup.cfg")
+    assert MODULES.keys() <= parser["options.extras_require"].keys()
 
 
 # Threads

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch as th
 import yaml
+from rl_zoo3.exp_manager import ExperimentManager
 from stable_baselines3.common.save_util import load_from_zip_file
 
-from sb3_ora.zoo.resuming import saved_arguments
+from sb3_ora.zoo.resuming import manager_of, saved_arguments, swapped
 
 CONFIG = """
 CartPole-v1:
@@ -121,3 +122,14 @@ def test_a_resumed_run_takes_no_trained_agent_and_no_trial(tmp_path):
     (settings / "args.yml").write_text(yaml.safe_dump(given))
     arguments, _ = saved_arguments(settings.parent)
     assert vars(arguments) == {"trained_agent": "", "trial_id": None, "log_folder": str(tmp_path / "logs"), "seed": 1}
+
+
+def test_other_experiments_of_the_process_stay_as_they_are(tmp_path):
+    (tmp_path / "config.yml").write_text("{}")
+    before = dict(vars(ExperimentManager))
+    resumed = manager_of(tmp_path, tmp_path)
+    assert issubclass(resumed, ExperimentManager) and dict(vars(ExperimentManager)) == before
+    with pytest.raises(OSError, match="inside"), swapped(os, "sep", "|"):
+        assert os.sep == "|"
+        raise OSError("inside")
+    assert os.sep != "|"
