@@ -17,8 +17,16 @@ from sb3_ora.zoo.extras import missing_extra
 
 #: Hyperparameters that rl-zoo3 takes itself
 ZOO_KEYS = (
-    *("n_timesteps", "n_envs", "normalize", "frame_stack", "env_wrapper", "vec_env_wrapper", "callback", "monitor_kwargs"),
-    *("noise_type", "noise_std"),
+    "n_timesteps",
+    "n_envs",
+    "normalize",
+    "frame_stack",
+    "env_wrapper",
+    "vec_env_wrapper",
+    "callback",
+    "monitor_kwargs",
+    "noise_type",
+    "noise_std",
 )
 #: Arguments of an algorithm that rl-zoo3 gives itself
 GIVEN = {"self", "env", "tensorboard_log", "seed", "verbose", "device", "_init_setup_model"}
@@ -69,8 +77,9 @@ def check_method(method: Method) -> None:
     from rl_zoo3.utils import ALGOS
 
     algorithm = ALGOS[check_choice(f"methods.{method.label}.algo", method.algo, ALGOS)]
-    known = (*arguments_of(algorithm), *ZOO_KEYS)
-    for name in method.hyperparams:
+    arguments = arguments_of(algorithm)
+    known = (*(arguments or ()), *ZOO_KEYS)
+    for name in method.hyperparams if arguments is not None else ():
         if name not in known:
             what = f"an argument of {algorithm.__name__} or a key of rl-zoo3"
             where = f"each key of hyperparams for methods.{method.label}"
@@ -80,12 +89,15 @@ def check_method(method: Method) -> None:
             raise ValueError(f"hyperparams for methods.{method.label} must have {name!r}, as its base is 'none'")
 
 
-def arguments_of(algorithm: type[BaseAlgorithm]) -> list[str]:
+def arguments_of(algorithm: type[BaseAlgorithm]) -> list[str] | None:
     """
     :param algorithm: class of an algorithm
-    :return: arguments of its constructor that a file of hyperparameters may name
+    :return: arguments of its constructor that a file of hyperparameters may name; None if it takes any (``**kwargs``)
     """
-    return [name for name in inspect.signature(algorithm.__init__).parameters if name not in GIVEN]
+    parameters = inspect.signature(algorithm.__init__).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return None
+    return [name for name in parameters if name not in GIVEN]
 
 
 def _similar(name: object, known: Sequence[str]) -> str:
