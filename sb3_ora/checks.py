@@ -207,6 +207,8 @@ def check_no_rendering(name: str, render_mode: Any) -> None:
     :param render_mode: None, or what is wanted
     :raises ValueError: if that is no mode of Gymnasium's
     """
-    if render_mode is not None:
-        check_choice("render_mode", render_mode, ("human", "rgb_array", "rgb_array_list", "ansi", "ansi_list"))
+    if render_mode is None:
+        return
+    check_choice("render_mode", render_mode, ("human", "rgb_array", "rgb_array_list", "ansi", "ansi_list"))
+    if render_mode != "rgb_array":  # which Stable-Baselines3 gives to every environment that it makes
         warnings.warn(f"{name} cannot be drawn: render_mode={render_mode!r} has no effect", stacklevel=3)

@@ -68,8 +68,7 @@ class KnapsackEnv(gym.Env):
         normalize: bool = True,
         render_mode: str | None = None,
     ):
-        if render_mode != "rgb_array":  # which Stable-Baselines3 gives every environment that it makes
-            check_no_rendering(type(self).__name__, render_mode)
+        check_no_rendering(type(self).__name__, render_mode)
         self.version = check_integer("version", version, 0)
         if version > ONLINE:
             raise ValueError(f"version must be 0 (unbounded), 1 (0-1), 2 (bounded) or 3 (online), got {version!r}")

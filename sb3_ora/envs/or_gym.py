@@ -70,8 +70,7 @@ class OrGymEnv(gym.Env):
     def __init__(
         self, name: str, obs_mode: str = "dict", instance_seed: int = 0, render_mode: str | None = None, **config: Any
     ):
-        if render_mode != "rgb_array":  # which Stable-Baselines3 gives every environment that it makes
-            check_no_rendering(f"or_gym/{name}", render_mode)
+        check_no_rendering(f"or_gym/{name}", render_mode)
         if isinstance(name, str) and name in UNSUPPORTED:
             raise ValueError(f"or_gym/{name} is not supported: {UNSUPPORTED[name]}")
         self.name = check_choice("name", name, PROBLEMS)
