@@ -171,9 +171,10 @@ def _plain(state: Any, name: str) -> Any:
     if isinstance(state, dict):
         return {key: _plain(value, f"{name}[{key!r}]") for key, value in state.items()}
     if isinstance(state, list | tuple):
-        return type(state)(_plain(value, f"{name}[{i}]") for i, value in enumerate(state))
+        parts = [_plain(value, f"{name}[{i}]") for i, value in enumerate(state)]
+        return parts if isinstance(state, list) else tuple(parts)
     if isinstance(state, np.ndarray) and state.dtype.kind in "biuf":
-        return th.as_tensor(state)
+        return th.tensor(state)  # a copy: the adapter goes on with its own
     if isinstance(state, np.generic):
         state = state.item()
     if state is None or isinstance(state, bool | int | float | str | th.Tensor):
