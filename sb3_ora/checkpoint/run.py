@@ -33,7 +33,7 @@ from sb3_ora.iqn.acting import ActingAlgorithm
 
 #: Attributes that are not a run's, by the class to which they belong: a resumed run has its own
 NOT_COPIED: dict[type, set[str]] = {
-    BaseCallback: {"model", "parent", "locals", "globals", "process_clock"},  # the last one is of sb3_ora.study
+    BaseCallback: {"model", "parent", "locals", "globals"},
     EventCallback: {"callback"},
     ConvertCallback: {"callback"},
     CheckpointCallback: {"save_path"},

@@ -206,9 +206,7 @@ def skip_unless_finite(model: IQN, loss: th.Tensor) -> th.Tensor:
     :param loss: its loss, ()
     :return: the loss, without its graph; NaN if it or a gradient is not finite, ()
     """
-    gradients = _probe_gradients(model)
-    norms = th._foreach_norm(gradients, 1) if gradients else ()
-    total = th.stack([loss.detach(), *norms]).sum()
+    total = loss.detach() + th.nn.utils.get_total_norm(_probe_gradients(model), 1.0)
     nothing = total - total  # 0, or NaN
     model.policy.optimizer.found_inf = nothing.ne(0).float()  # type: ignore[attr-defined]
     return loss.detach() + nothing

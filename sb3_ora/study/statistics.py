@@ -105,6 +105,23 @@ def rank_biserial(first: Sequence[float] | np.ndarray, second: Sequence[float] |
     return 2 * probability_of_improvement(first, second) - 1
 
 
+def effect_interval(
+    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, n_resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """
+    :param first: one number for each run of the first method, (n,)
+    :param second: the same of the second method, (m,)
+    :param n_resamples: how many resamples R
+    :param seed: seed of the resampling
+    :return: 95 % bootstrap interval of :func:`rank_biserial`, runs drawn anew within each method
+    """
+    first, second, rng = check_values("first", first), check_values("second", second), np.random.default_rng(seed)
+    ours, theirs = (rng.choice(values, (n_resamples, len(values))) for values in (first, second))
+    effects = np.sign(ours[:, :, None] - theirs[:, None, :]).mean(axis=(1, 2))  # (R,)
+    low, high = np.quantile(effects, [0.025, 0.975])
+    return float(low), float(high)
+
+
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     """
     :param p_values: p of each test of a family, (T,)

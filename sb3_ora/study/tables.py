@@ -11,6 +11,7 @@ import pandas as pd
 from sb3_ora.study.collect import CLAIM, Run
 from sb3_ora.study.statistics import (
     bootstrap_interval,
+    effect_interval,
     holm,
     interquartile_mean,
     mann_whitney,
@@ -74,24 +75,6 @@ def interval(
     return bootstrap_interval(values, statistic) if len(values) >= CLAIM else (np.nan, np.nan)
 
 
-def effect_interval(first: np.ndarray, second: np.ndarray, n_resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
-    """
-    :param first: one number for each seed of the first method, (n,)
-    :param second: the same of the second method, (m,)
-    :param n_resamples: how many resamples R
-    :param seed: seed of the resampling
-    :return: 95 % bootstrap interval of the rank-biserial correlation, seeds drawn anew within each method; NaN where one of
-        them has too few
-    """
-    if min(len(first), len(second)) < CLAIM:
-        return np.nan, np.nan
-    rng = np.random.default_rng(seed)
-    ours, theirs = (rng.choice(values, (n_resamples, len(values))) for values in (first, second))
-    effects = np.sign(ours[:, :, None] - theirs[:, None, :]).mean(axis=(1, 2))  # (R,)
-    low, high = np.quantile(effects, [0.025, 0.975])
-    return float(low), float(high)
-
-
 def effect_table(runs: Collection[Run], seeds: pd.DataFrame, reference: str, paper: Mapping[str, Any]) -> pd.DataFrame:
     """
     The reference method against each other one. The unit is the seed; the effect size over episodes, of all seeds together,
@@ -113,7 +96,8 @@ def effect_table(runs: Collection[Run], seeds: pd.DataFrame, reference: str, pap
                 if label == reference or not all(map(len, values)):
                     continue
                 test = mann_whitney(*values)
-                low, high = effect_interval(*values)
+                claim = min(map(len, values)) >= CLAIM
+                low, high = effect_interval(*values) if claim else (np.nan, np.nan)
                 pooled = [_episodes(runs, str(env), name, quantity) for name in (reference, str(label))]
                 rows.append(
                     {
@@ -132,7 +116,7 @@ def effect_table(runs: Collection[Run], seeds: pd.DataFrame, reference: str, pap
                         "r_paper": ((paper.get(env) or {}).get(quantity) or {}).get(label, np.nan),
                         "r_episodes": rank_biserial(*pooled),
                         "p_episodes": mann_whitney(*pooled).p,
-                        "claim": min(map(len, values)) >= CLAIM,
+                        "claim": claim,
                     }
                 )
     table = pd.DataFrame(rows)

@@ -11,7 +11,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
-from sb3_ora.checkpoint.run import env_layers
+from sb3_ora.checkpoint.run import NOT_COPIED, env_layers
 
 #: Steps between two looks at what alpha changes
 EVERY = 5
@@ -28,7 +28,7 @@ class Watch(BaseCallback):
         super().__init__()
         self.interval = interval
         self.seconds = 0.0  #: spent in training
-        self.process_clock = 0.0  # which a checkpoint does not keep
+        self.process_clock = 0.0  # of this process
         self.episodes: list[list[Any]] = []  #: step, return, length
         #: Step, alpha, share of alphas below the largest, LTV, share of greedy actions that alpha changes
         self.risk: list[list[Any]] = []
@@ -74,6 +74,9 @@ class Watch(BaseCallback):
             means = np.where(known > 0, np.nansum(rows, axis=0) / np.maximum(known, 1), np.nan)
             self.risk.append([self.num_timesteps, *(f"{mean:.6g}" for mean in means)])
         self._rows, self._last = [], self.num_timesteps
+
+
+NOT_COPIED[Watch] = {"process_clock"}
 
 
 def greedy_episodes(model: BaseAlgorithm, env: VecEnv, n_episodes: int, seed: int) -> list[list[Any]]:

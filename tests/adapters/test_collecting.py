@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3.common.callbacks import BaseCallback
 
 from sb3_ora import IQN, ORAIQN, TOPIQN
-from sb3_ora.adapters import ensemble
+from sb3_ora.adapters import FTPLAdapter, ensemble
 from sb3_ora.risk import left_truncated_variance, lower_tail_cvar
 from tests.tiny import ALGORITHMS, several, tiny
 from tests.toy_envs import Chain, Scripted
@@ -112,6 +112,27 @@ def test_many_pairs_are_evaluated_in_parts(monkeypatch):
     for chunk in (3, 1000):
         monkeypatch.setattr(ensemble, "CHUNK", chunk)
         model = tiny(ORAIQN, several(lambda: Scripted((3, 5)), 2), train_freq=8)
+        seen = watch_comparisons(model)
+        model.learn(100)
+        tables.append(seen[0][2])
+    np.testing.assert_allclose(*tables, rtol=1e-5, atol=1e-6)
+
+
+class AtLevelsOfTheirOwn(FTPLAdapter):
+    """Each environment acts at a level of the return's distortion that is its own."""
+
+    def _bind(self):
+        super()._bind()
+        self.acting_level = np.linspace(0.3, 0.9, self.model.n_envs)
+
+
+def test_parts_hold_each_environment_equally_often(monkeypatch):
+    """Seven pairs at once do not divide into three environments, whose levels pairs take in turn: six do."""
+    tables = []
+    for chunk in (7, 1000):
+        monkeypatch.setattr(ensemble, "CHUNK", chunk)
+        env = several(lambda: Scripted((3, 5)), 3)
+        model = tiny(ORAIQN, env, train_freq=8, distortion="cvar", risk_adapter=AtLevelsOfTheirOwn())
         seen = watch_comparisons(model)
         model.learn(100)
         tables.append(seen[0][2])

@@ -9,6 +9,7 @@ from sb3_ora.study.statistics import (
     area_under_curve,
     band,
     bootstrap_interval,
+    effect_interval,
     holm,
     interquartile_mean,
     mann_whitney,
@@ -191,3 +192,29 @@ def test_area_under_curve():
 def test_wrong_values(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def assert_effect_bootstrap(low, high, first, second):
+    """A 95 % interval of r, against all ways to draw the seeds of both with replacement, each as often as it comes."""
+    draws = []
+    for values in (first, second):
+        chosen = np.array(list(itertools.combinations_with_replacement(range(len(values)), len(values))))
+        counts = np.stack([np.bincount(row, minlength=len(values)) for row in chosen])
+        draws.append((counts, stats.multinomial.pmf(counts, len(values), np.full(len(values), 1 / len(values)))))
+    (ours, p_ours), (theirs, p_theirs) = draws
+    better = (first[:, None] > second).astype(float) + 0.5 * (first[:, None] == second)
+    effects = (2 * ours @ better @ theirs.T / len(first) / len(second) - 1).ravel()
+    order = np.argsort(effects)
+    below = np.cumsum(np.outer(p_ours, p_theirs).ravel()[order])
+    for end, share in ((low, 0.025), (high, 0.975)):
+        least, most = effects[order][np.searchsorted(below, [share - 0.012, share + 0.012])]
+        assert least - 1e-9 <= end <= most + 1e-9
+
+
+def test_interval_of_an_effect():
+    """Unequal numbers of seeds, and ties."""
+    first, second = np.array([1.0, 2, 5, 5, 9, 10]), np.array([0.0, 2, 5, 6, 7])
+    low, high = effect_interval(first, second)
+    assert -1 < low < high <= 1
+    assert_effect_bootstrap(low, high, first, second)
+    assert effect_interval(first + 100, second) == (1, 1) and effect_interval(second, second + 100) == (-1, -1)
