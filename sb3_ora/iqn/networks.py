@@ -1,9 +1,12 @@
 """The implicit quantile network, with one head (IQN) or an ensemble of heads on a shared trunk (DRL-ORA)."""
 
 import copy
+import functools
 import itertools
 import math
+import platform
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch as th
@@ -12,6 +15,60 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
+from torch.autograd.function import once_differentiable
+
+#: Multiplications from which on a product of matrices is worth a call of oneDNN, which takes longer to begin
+LARGE = 2**21
+
+
+@functools.cache
+def has_faster_products() -> bool:
+    """
+    :return: whether this processor multiplies large matrices faster through oneDNN than as torch does, through MKL: MKL
+        uses AVX-512 on Intel's processors only, oneDNN on AMD's as well
+    """
+    cpus = Path("/proc/cpuinfo")
+    is_amd = "AuthenticAMD" in (cpus.read_text() if cpus.exists() else platform.processor())
+    return is_amd and "AVX512" in th.backends.cpu.get_cpu_capability() and hasattr(th.ops.mkldnn, "_linear_pointwise")
+
+
+def _product(first: th.Tensor, second: th.Tensor) -> th.Tensor:
+    """The product of two matrices on the CPU, through oneDNN."""
+    return th.ops.mkldnn._linear_pointwise.default(first, second.T, None, "none", [], "")
+
+
+class _Affine(th.autograd.Function):
+    """W x + b, large and on the CPU. torch has no derivative of oneDNN's products."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: th.Tensor, bias: th.Tensor, x: th.Tensor) -> th.Tensor:
+        ctx.save_for_backward(weight, x)
+        return _product(weight, x).add_(bias.unsqueeze(1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: th.Tensor) -> tuple[th.Tensor | None, ...]:
+        weight, x = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        of_weight, of_bias, of_x = ctx.needs_input_grad
+        return (
+            _product(grad, x.T) if of_weight else None,
+            grad.sum(dim=1) if of_bias else None,
+            _product(weight.T, grad) if of_x else None,
+        )
+
+
+def affine(weight: th.Tensor, bias: th.Tensor, x: th.Tensor) -> th.Tensor:
+    """
+    :param weight: W, (out, in)
+    :param bias: b, (out,)
+    :param x: x, (in, R)
+    :return: W x + b, (out, R)
+    """
+    large = x.is_cpu and weight.numel() * x.shape[1] >= LARGE and x.dtype == weight.dtype == th.float32
+    if large and has_faster_products() and th.backends.mkldnn.enabled:
+        return _Affine.apply(weight, bias, x)
+    return th.addmm(bias.unsqueeze(1), weight, x)
 
 
 class EnsembleLinear(nn.Module):
@@ -43,7 +100,7 @@ class EnsembleLinear(nn.Module):
         :return: (K, out, R), or (out, R) if there is one layer
         """
         if x.ndim == 2:  # one matrix product serves all heads
-            y = th.addmm(self.bias.unsqueeze(1), self.weight, x)  # (K * out, R)
+            y = affine(self.weight, self.bias, x)  # (K * out, R)
         else:
             weight = self.weight.view(self.n_heads, self.out_features, self.in_features)
             y = th.baddbmm(self.bias.view(self.n_heads, -1, 1), weight, x)

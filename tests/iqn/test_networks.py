@@ -8,7 +8,8 @@ import torch as th
 from gymnasium import spaces
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
-from sb3_ora.iqn.networks import ImplicitQuantileNetwork, of_actions
+from sb3_ora.iqn import networks
+from sb3_ora.iqn.networks import ImplicitQuantileNetwork, affine, has_faster_products, of_actions
 
 OBSERVATION, ACTION = spaces.Box(-1, 1, (5,)), spaces.Discrete(3)
 ARCHITECTURES = list(itertools.product([[], [6], [6, 4]], [[], [7]], [[], [8], [8, 9]]))
@@ -156,3 +157,99 @@ def test_the_quantiles_of_the_actions_taken():
     quantiles, actions = th.randn(3, 4, 5, 6), th.randint(6, (3, 4))
     expected = [[quantiles[k, b, :, actions[k, b]].tolist() for b in range(4)] for k in range(3)]
     assert of_actions(quantiles, actions).tolist() == expected
+
+
+# Products through oneDNN
+
+ONEDNN = th.backends.mkldnn.is_available() and hasattr(th.ops.mkldnn, "_linear_pointwise")
+SHAPES = [(1, 1, 1), (7, 5, 3), (64, 33, 130), (320, 128, 512)]
+
+
+@pytest.fixture
+def through_onednn(monkeypatch):
+    """Every product goes through oneDNN, however small and on whatever processor."""
+    if not ONEDNN:
+        pytest.skip("torch is built without oneDNN's products")
+    monkeypatch.setattr(networks, "LARGE", 0)
+    monkeypatch.setattr(networks, "has_faster_products", lambda: True)
+
+
+def operands(n_out, n_in, n_rows, layout):
+    rng = np.random.default_rng(n_out)
+    weight, bias, x = rng.normal(size=(n_out, n_in)), rng.normal(size=n_out), rng.normal(size=(n_in, n_rows))
+    tensors = [th.tensor(array, dtype=th.float32) for array in (weight, bias, x)]
+    if layout == "transposed":
+        tensors[2] = tensors[2].T.contiguous().T
+    return (weight, bias, x), [tensor.requires_grad_() for tensor in tensors]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_through_onednn_and_their_gradients_are_those_of_numpy(through_onednn, shape, layout):
+    (weight, bias, x), tensors = operands(*shape, layout)
+    y = affine(*tensors)
+    assert "Affine" in y.grad_fn.name()
+    np.testing.assert_allclose(y.detach(), weight @ x + bias[:, None], rtol=1e-5, atol=1e-4)
+    upstream = np.random.default_rng(0).normal(size=y.shape)
+    y.backward(th.tensor(upstream, dtype=th.float32))
+    for tensor, expected in zip(tensors, (upstream @ x.T, upstream.sum(axis=1), weight.T @ upstream), strict=True):
+        np.testing.assert_allclose(tensor.grad, expected, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("wanted", list(itertools.product([False, True], repeat=3)))
+def test_only_the_gradients_that_are_asked_for_are_made(through_onednn, wanted):
+    _, tensors = operands(7, 5, 3, "contiguous")
+    for tensor, flag in zip(tensors, wanted, strict=True):
+        tensor.requires_grad_(flag)
+    y = affine(*tensors)
+    assert y.requires_grad == any(wanted)
+    if any(wanted):
+        y.sum().backward()  # whose gradient is one number, expanded
+        plain = [tensor.detach().clone().requires_grad_(flag) for tensor, flag in zip(tensors, wanted, strict=True)]
+        (plain[0] @ plain[2] + plain[1].unsqueeze(1)).sum().backward()
+        for tensor, other in zip(tensors, plain, strict=True):
+            assert (tensor.grad is None) == (other.grad is None)
+            if other.grad is not None:
+                th.testing.assert_close(tensor.grad, other.grad)
+
+
+def test_small_products_other_numbers_and_a_switched_off_onednn_go_as_in_torch(monkeypatch):
+    monkeypatch.setattr(networks, "has_faster_products", lambda: True)
+    _, tensors = operands(7, 5, 3, "contiguous")
+    assert "Addmm" in affine(*tensors).grad_fn.name()
+    monkeypatch.setattr(networks, "LARGE", 7 * 5 * 3)
+    assert "Affine" in affine(*tensors).grad_fn.name() or not ONEDNN
+    assert "Addmm" in affine(*(tensor.double() for tensor in tensors)).grad_fn.name()
+    with th.backends.mkldnn.flags(enabled=False, allow_tf32=False):
+        assert "Addmm" in affine(*tensors).grad_fn.name()
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "capability", "expected"),
+    [
+        ("vendor_id : AuthenticAMD", "AVX512", True),
+        ("vendor_id : AuthenticAMD", "AVX2", False),
+        ("vendor_id : GenuineIntel", "AVX512", False),
+    ],
+)
+def test_onednn_is_for_processors_that_mkl_does_not_use_fully(monkeypatch, cpuinfo, capability, expected):
+    monkeypatch.setattr(networks.Path, "exists", lambda path: True)
+    monkeypatch.setattr(networks.Path, "read_text", lambda path: cpuinfo)
+    monkeypatch.setattr(th.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert has_faster_products.__wrapped__() == (expected and ONEDNN)
+
+
+@pytest.mark.parametrize("independent_heads", [False, True])
+def test_a_network_is_the_same_through_onednn(monkeypatch, independent_heads):
+    net = make_net(3, [16, 16], [12], [8, 9], independent_heads=independent_heads)
+    obs, taus = th.randn(8, 5), th.rand(4, 6)
+    expected = net(obs, taus)
+    gradients = th.autograd.grad(expected.square().sum(), list(net.parameters()))
+    if not ONEDNN:
+        pytest.skip("torch is built without oneDNN's products")
+    monkeypatch.setattr(networks, "LARGE", 0)
+    monkeypatch.setattr(networks, "has_faster_products", lambda: True)
+    quantiles = net(obs, taus)
+    th.testing.assert_close(quantiles, expected)
+    for mine, plain in zip(th.autograd.grad(quantiles.square().sum(), list(net.parameters())), gradients, strict=True):
+        th.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-5)
