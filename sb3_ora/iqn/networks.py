@@ -66,7 +66,7 @@ def affine(weight: th.Tensor, bias: th.Tensor, x: th.Tensor) -> th.Tensor:
     :return: W x + b, (out, R)
     """
     large = x.is_cpu and weight.numel() * x.shape[1] >= LARGE and x.dtype == weight.dtype == th.float32
-    if large and has_faster_products() and th.backends.mkldnn.enabled:
+    if large and has_faster_products() and th.backends.mkldnn.enabled and not th.is_autocast_enabled("cpu"):
         return _Affine.apply(weight, bias, x)
     return th.addmm(bias.unsqueeze(1), weight, x)
 

@@ -213,7 +213,7 @@ def test_only_the_gradients_that_are_asked_for_are_made(through_onednn, wanted):
                 th.testing.assert_close(tensor.grad, other.grad)
 
 
-def test_small_products_other_numbers_and_a_switched_off_onednn_go_as_in_torch(monkeypatch):
+def test_small_products_other_numbers_autocast_and_a_switched_off_onednn_go_as_in_torch(monkeypatch):
     monkeypatch.setattr(networks, "has_faster_products", lambda: True)
     _, tensors = operands(7, 5, 3, "contiguous")
     assert "Addmm" in affine(*tensors).grad_fn.name()
@@ -222,6 +222,8 @@ def test_small_products_other_numbers_and_a_switched_off_onednn_go_as_in_torch(m
     assert "Addmm" in affine(*(tensor.double() for tensor in tensors)).grad_fn.name()
     with th.backends.mkldnn.flags(enabled=False, allow_tf32=False):
         assert "Addmm" in affine(*tensors).grad_fn.name()
+    with th.autocast("cpu", th.bfloat16):
+        assert affine(*tensors).dtype == th.bfloat16
 
 
 @pytest.mark.parametrize(
