@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,11 +139,33 @@ def step_grid(runs: Collection[Run]) -> np.ndarray:
     return np.linspace(0, max(run.record["n_timesteps"] for run in runs), GRID + 1)[1:]
 
 
-def seed_table(runs: Collection[Run], window: int) -> pd.DataFrame:
+def curve_table(runs: Collection[Run], window: int) -> pd.DataFrame:
+    """
+    :param runs: runs of one environment
+    :param window: episodes that curves average over
+    :return: the training curve of every run, in a column named by its method and seed
+    """
+    grid = step_grid(runs)
+    return pd.DataFrame({"step": grid} | {f"{run.label} {run.cell.seed}": training_curve(run, grid, window) for run in runs})
+
+
+def outcome_percent(run: Run, test: str, outcome: str) -> float:
+    """
+    :param run: the run
+    :param test: name of a test
+    :param outcome: an outcome
+    :return: how many of the test's episodes end with it, in percent
+    """
+    return 100 * float((run.final.loc[run.final["test"] == test, "outcome"] == outcome).mean())
+
+
+def seed_table(runs: Collection[Run], window: int, outcomes: Mapping[str, str] | None = None) -> pd.DataFrame:
     """
     :param runs: the runs
     :param window: episodes that curves average over
-    :return: one row for each run: the height of its training curve, its mean return in each test, and its cost
+    :param outcomes: outcomes to count in each test, by name of the column
+    :return: one row for each run: the height of its training curve, its mean return in each test, its outcomes in percent,
+        and its cost
     """
     rows = []
     for run in runs:
@@ -158,7 +180,12 @@ def seed_table(runs: Collection[Run], window: int) -> pd.DataFrame:
                 "seed": run.cell.seed,
                 "n_timesteps": run.record["n_timesteps"],
                 "training": area_under_curve(training_curve(run, grid, window)),
-                **{f"test: {name}": value for name, value in tests.items()},
+                **{f"test: {test}": value for test, value in tests.items()},
+                **{
+                    f"{name}: {test}": outcome_percent(run, test, it)
+                    for name, it in (outcomes or {}).items()
+                    for test in tests.index
+                },
                 "train_seconds": run.record["train_seconds"],
                 "peak_memory_mb": run.record["peak_memory_mb"],
             }

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from sb3_ora.study import figures, tables
-from sb3_ora.study.collect import Run, read_runs, seed_table
+from sb3_ora.study.collect import Run, curve_table, read_runs, seed_table
 from sb3_ora.study.definition import Study
 from sb3_ora.study.options import read_options
 
@@ -85,7 +85,7 @@ def write_report(study: Study, folder: Path, only: Collection[str] = ()) -> Path
     writer = Writer(folder)
     if not runs:
         return writer.finish(study.title, [*notes, NOTHING])
-    seeds = seed_table(runs, options["window"])
+    seeds = seed_table(runs, options["window"], options["outcomes"])
     summary = tables.summary_table(seeds)
     names = {run.label: run.cell.method.name for run in runs}
     writer.add("seeds", "Every run", seeds, show=False)
@@ -141,6 +141,7 @@ def add_environment(
     """
     env = runs[0].env
     seeds, summary = seeds[seeds["environment"] == env], summary[summary["environment"] == env]
+    writer.add(f"curves_{env}", f"{env}: training return of every run", curve_table(runs, options["window"]), show=False)
     groups = options["figures"] or {"all": list(names)}
     for group, labels in groups.items():
         shown = [run for label in labels for run in runs if run.label == label]

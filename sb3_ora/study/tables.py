@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sb3_ora.study.collect import CLAIM, Run
+from sb3_ora.study.collect import CLAIM, Run, outcome_percent
 from sb3_ora.study.statistics import (
     bootstrap_interval,
     effect_interval,
@@ -20,16 +20,13 @@ from sb3_ora.study.statistics import (
     row_means,
 )
 
-#: Columns of a row that say which run it is and what it cost
-NOT_COMPARED = ("environment", "method", "name", "algo", "seed", "n_timesteps", "train_seconds", "peak_memory_mb")
-
 
 def quantities(seeds: pd.DataFrame) -> list[str]:
     """
     :param seeds: what :func:`sb3_ora.study.collect.seed_table` returns
-    :return: the columns that methods are compared in
+    :return: the columns that methods are compared in, which are returns
     """
-    return [column for column in seeds.columns if column not in NOT_COMPARED]
+    return [column for column in seeds.columns if column == "training" or column.startswith("test: ")]
 
 
 def summary_table(seeds: pd.DataFrame) -> pd.DataFrame:
@@ -149,15 +146,11 @@ def outcome_table(runs: Collection[Run], outcomes: Mapping[str, str], paper: Map
             row = {"environment": env, "test": name, "method": label, "name": mine[0].cell.method.name, "seeds": len(mine)}
             printed = (paper.get(label) or {}).get(name) or [np.nan] * len(outcomes)
             for (column, outcome), value in zip(outcomes.items(), printed, strict=True):
-                shares = np.array([100 * _share(run.final, name, outcome) for run in mine])
+                shares = np.array([outcome_percent(run, name, outcome) for run in mine])
                 low, high = interval(shares, row_means)
                 row |= {column: shares.mean(), f"{column}_low": low, f"{column}_high": high, f"{column}_paper": value}
             rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _share(final: pd.DataFrame, test: str, outcome: str) -> float:
-    return float((final.loc[final["test"] == test, "outcome"] == outcome).mean())
 
 
 def cost_table(runs: Collection[Run]) -> pd.DataFrame:

@@ -130,7 +130,11 @@ def test_outcomes(study):
     for cell, outcomes in zip(cells, (("hit",), ("hit", "miss"), ("lost",), ("lost",), ("lost",)), strict=True):
         write_cell(cell, outcomes=outcomes)
     runs, _ = read_runs(study)
-    (row,) = outcome_table(runs, {"won": "hit", "missed": "miss"}, {"art": {"test": [88, 5]}}).to_dict("records")
+    columns = {"won": "hit", "missed": "miss"}
+    seeds = seed_table(runs, 2, columns)
+    assert seeds["won: test"].tolist() == [100, 50, 0, 0, 0] and seeds["missed: test"].tolist() == [0, 50, 0, 0, 0]
+    assert set(summary_table(seeds)["quantity"]) == {"training", "test: test"}
+    (row,) = outcome_table(runs, columns, {"art": {"test": [88, 5]}}).to_dict("records")
     assert (row["won"], row["missed"], row["won_paper"], row["missed_paper"], row["seeds"]) == (30, 10, 88, 5, 5)
     assert_bootstrap(row["won_low"], row["won_high"], (100, 50, 0, 0, 0), np.mean)
 
@@ -190,7 +194,7 @@ def test_everything_is_drawn(study):
         names = [f"training_all_{env}", f"risk_{env}", f"effects_training_{env}"]
         names += [f"{kind}_{test}_{env}" for kind in ("test", "profile") for test in tests]
         names += [f"effects_test-{test}_{env}" for test in tests]
-        expected |= dict.fromkeys(names, pictures)
+        expected |= {f"curves_{env}": tables} | dict.fromkeys(names, pictures)
     assert found == expected
     text = page.read_text()
     for target in re.findall(r"\]\((.*?)\)", text):
@@ -200,6 +204,10 @@ def test_everything_is_drawn(study):
     assert curve.groupby("method")["step"].count().tolist() == [200] * 3
     assert (curve["low"].dropna() <= curve["mean"].dropna()).all() and curve["seeds"].max() == 5
     assert pd.read_csv(page.parent / "test_test_CartPole-v1.csv")["line: DP optimum"].tolist() == [60] * 3
+    runs = pd.read_csv(page.parent / "curves_CartPole-v1.csv")
+    assert list(runs) == ["step", *(f"{label} {seed}" for seed in range(1, 6) for label in LEVELS)]
+    for label, rows in curve.groupby("method"):
+        np.testing.assert_allclose(rows["mean"], runs.filter(like=label).mean(axis=1), rtol=1e-5, atol=1e-5)
     check_profile(study, pd.read_csv(page.parent / "profile_test_CartPole-v1.csv"))
     check_risk(study, pd.read_csv(page.parent / "risk_CartPole-v1.csv"))
 
