@@ -28,7 +28,7 @@ from sb3_ora.checkpoint import RunCheckpoint, resume
 from sb3_ora.study.definition import Cell
 from sb3_ora.study.resuming import begin_again, can_resume, checkpoint_for, remove_checkpoints
 from sb3_ora.study.state import LOCK, RECORD, is_complete
-from sb3_ora.study.watch import Watch, greedy_episodes
+from sb3_ora.study.watch import Watch, final_episodes
 
 PACKAGES = ("sb3_ora", "stable_baselines3", "sb3_contrib", "rl_zoo3", "gymnasium", "torch", "numpy")
 #: The final evaluation has seeds of its own, the same for every method and seed
@@ -172,7 +172,7 @@ def check_tests(cell: Cell) -> None:
 
 def test(cell: Cell, manager: CellManager, model: BaseAlgorithm) -> dict[str, dict[str, float]]:
     """
-    Play greedily in each test of the environment, and write how each episode ended.
+    Play in each test of the environment, greedily where rl-zoo3 evaluates greedily, and write how each episode ended.
 
     :param cell: the cell
     :param manager: its experiment
@@ -187,7 +187,7 @@ def test(cell: Cell, manager: CellManager, model: BaseAlgorithm) -> dict[str, di
         env = manager.create_envs(min(n_episodes, TEST_ENVS), eval_env=True, no_log=True)
         assert model.env is not None
         sync_envs_normalization(model.env, env)
-        episodes = greedy_episodes(model, env, n_episodes, TEST_SEED)
+        episodes = final_episodes(model, env, n_episodes, TEST_SEED, manager.deterministic_eval)
         rows += [[name, number, *episode] for number, episode in enumerate(episodes)]
         known = cell.evaluation["references"].items()
         references[name] = {reference: float(env.env_method(method, indices=0)[0]) for reference, method in known}

@@ -9,6 +9,7 @@ import numpy as np
 from stable_baselines3.common.atari_wrappers import EpisodicLifeEnv
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.utils import set_random_seed
 from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ora.checkpoint.run import NOT_COPIED, env_layers
@@ -79,25 +80,31 @@ class Watch(BaseCallback):
 NOT_COPIED[Watch] = {"process_clock"}
 
 
-def greedy_episodes(model: BaseAlgorithm, env: VecEnv, n_episodes: int, seed: int) -> list[list[Any]]:
+def final_episodes(
+    model: BaseAlgorithm, env: VecEnv, n_episodes: int, seed: int, deterministic: bool = True
+) -> list[list[Any]]:
     """
     Episode i is played with the environment's seed ``seed + i``, whatever the number of environments, so that each
     method meets the same ones.
 
-    :param model: plays greedily
+    :param model: who plays
     :param env: environments with Monitor
     :param n_episodes: how many episodes
     :param seed: seed of the first one
+    :param deterministic: whether the model plays greedily
     :return: return, length and outcome of each episode
     """
     rows: list[list[Any]] = []
     for start in range(0, n_episodes, env.num_envs):
         env.seed(seed + start)
-        rows += _first_episodes(model, env)[: n_episodes - start]
+        if not deterministic:
+            set_random_seed(seed + start)
+            model.action_space.seed(seed + start)
+        rows += _first_episodes(model, env, deterministic)[: n_episodes - start]
     return rows
 
 
-def _first_episodes(model: BaseAlgorithm, env: VecEnv) -> list[list[Any]]:
+def _first_episodes(model: BaseAlgorithm, env: VecEnv, deterministic: bool) -> list[list[Any]]:
     """The episode that each environment plays after a reset; what it plays while it waits for the others is dropped."""
     ended: dict[int, list[Any]] = {}
     for layer in env_layers(env):
@@ -106,7 +113,7 @@ def _first_episodes(model: BaseAlgorithm, env: VecEnv) -> list[list[Any]]:
     observations, state = env.reset(), None
     starts = np.ones(env.num_envs, dtype=bool)
     while len(ended) < env.num_envs:
-        actions, state = model.predict(observations, state, starts, deterministic=True)  # type: ignore[arg-type]
+        actions, state = model.predict(observations, state, starts, deterministic)  # type: ignore[arg-type]
         observations, _, starts, infos = env.step(actions)
         for number, info in enumerate(infos):
             if "episode" in info and number not in ended:  # a life lost in Atari is not an episode

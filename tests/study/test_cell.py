@@ -86,13 +86,14 @@ def test_record(cell):
 
 def test_how_the_final_model_is_tested(tmp_path, monkeypatch):
     """The statistics of training, the same episodes for every seed, and env_kwargs in evaluations too."""
-    calls, play = [], cell_module.greedy_episodes
+    calls, play = [], cell_module.final_episodes
 
-    def spy(model, env, n_episodes, seed):
+    def spy(model, env, n_episodes, seed, deterministic):
+        assert deterministic
         calls.append((seed, n_episodes, env.training, env.obs_rms.mean.copy(), model.env.obs_rms.mean.copy()))
-        return play(model, env, n_episodes, seed)
+        return play(model, env, n_episodes, seed, deterministic)
 
-    monkeypatch.setattr(cell_module, "greedy_episodes", spy)
+    monkeypatch.setattr(cell_module, "final_episodes", spy)
     text = TEXT.replace("n_envs: 2", "n_envs: 2\n      normalize: true").replace("seeds: 1", "seeds: 2")
     text = text.replace("    tests: {short: {steps: 7}, other: {steps: 9}}", "    env_kwargs: {steps: 5}")
     for one in write_study(tmp_path, text).cells():

@@ -8,7 +8,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from sb3_ora import IQN, ORAIQN
 from sb3_ora.risk import lower_tail_cvar
-from sb3_ora.study.watch import Watch, greedy_episodes
+from sb3_ora.study.watch import Watch, final_episodes
 from tests.tiny import set_values, tiny
 from tests.toy_envs import Chain, Scripted
 
@@ -38,7 +38,7 @@ def drawn(seed):
 @pytest.mark.parametrize("n_envs", [1, 3, 10])
 def test_each_episode_has_its_own_seed(n_envs):
     env = DummyVecEnv([lambda: Monitor(Drawn())] * n_envs)
-    rows = greedy_episodes(tiny(IQN, Drawn()), env, 7, seed=50)
+    rows = final_episodes(tiny(IQN, Drawn()), env, 7, seed=50)
     assert rows == [drawn(50 + number) for number in range(7)]
 
 
@@ -65,7 +65,7 @@ class Game(Drawn):
 def test_each_game_too(n_envs):
     """SB3's wrapper goes on with the game after a lost life, and after a reset in the middle of one."""
     env = DummyVecEnv([lambda: EpisodicLifeEnv(Monitor(Game()))] * n_envs)
-    rows = greedy_episodes(tiny(IQN, Drawn()), env, 25, seed=50)
+    rows = final_episodes(tiny(IQN, Drawn()), env, 25, seed=50)
     assert rows == [[pay, length + 3, outcome] for pay, length, outcome in (drawn(50 + number) for number in range(25))]
 
 
@@ -76,7 +76,7 @@ def test_outcome_without_one():
             return *result, {"is_success": self.episode > 0}
 
     env = DummyVecEnv([lambda: Monitor(Plain(lengths=(2,)))])
-    assert greedy_episodes(tiny(IQN, Plain()), env, 2, 0) == [[2, 2, ""], [2, 2, "success"]]
+    assert final_episodes(tiny(IQN, Plain()), env, 2, 0) == [[2, 2, ""], [2, 2, "success"]]
 
 
 def test_training_episodes():
@@ -121,5 +121,17 @@ def test_the_action_before_counts_in_final_episodes():
     set_values(model, [[1.0, -2.0], [1.0, 2.0], [1.0, 3.0], [1.0, 4.0]])
     model.policy.risk.table.alpha[model.policy.risk.table.rows(np.array([2 * 1 + 1]))] = 0.25
     env = DummyVecEnv([lambda: Monitor(Chain())] * 2)
-    rows = greedy_episodes(model, env, 2, 0)
+    rows = final_episodes(model, env, 2, 0)
     assert [row[:2] for row in rows] == [[pytest.approx(0.2), 20]] * 2
+
+
+def test_final_episodes_that_are_not_greedy():
+    """Action 0 is best and ends nothing; a coin that always says explore walks on half of the time. Each call is the same."""
+    model = tiny(IQN, Chain(), evaluation_eps=1.0)
+    set_values(model, [[1.0, 0.0]])
+    env = DummyVecEnv([lambda: Monitor(Chain())] * 2)
+    assert [row[1] for row in final_episodes(model, env, 4, 0)] == [20] * 4
+    rows = final_episodes(model, env, 4, 0, deterministic=False)
+    assert len({row[1] for row in rows}) > 1
+    assert final_episodes(model, env, 4, 0, deterministic=False) == rows
+    assert final_episodes(model, env, 4, 7, deterministic=False) != rows
