@@ -33,7 +33,7 @@ def has_faster_products() -> bool:
 
 
 def _product(first: th.Tensor, second: th.Tensor) -> th.Tensor:
-    """The product of two matrices on the CPU, through oneDNN."""
+    """The product of two matrices on the CPU, (M, N) and (N, R), through oneDNN, (M, R)."""
     return th.ops.mkldnn._linear_pointwise.default(first, second.T, None, "none", [], "")
 
 

@@ -143,7 +143,7 @@ def curve_table(runs: Collection[Run], window: int) -> pd.DataFrame:
     """
     :param runs: runs of one environment
     :param window: episodes that curves average over
-    :return: the training curve of every run, in a column named by its method and seed
+    :return: the training curve of every run, in a column named by its method and seed, on T steps, (T, 1 + runs)
     """
     grid = step_grid(runs)
     return pd.DataFrame({"step": grid} | {f"{run.label} {run.cell.seed}": training_curve(run, grid, window) for run in runs})

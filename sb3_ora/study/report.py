@@ -92,8 +92,8 @@ def write_report(study: Study, folder: Path, only: Collection[str] = ()) -> Path
     writer.add(
         "summary",
         f"Return by method, over seeds. 'training' is the height of the training curve (mean of {options['window']} "
-        "episodes) averaged over the run, tests are greedy; IQM with 95 % bootstrap interval (which covers about 90 % "
-        "with 5 seeds). A claim needs 5 seeds, and so does an interval.",
+        "episodes) averaged over the run, tests are greedy (Atari: as rl-zoo3 evaluates); IQM with 95 % bootstrap interval "
+        "(which covers about 90 % with 5 seeds). A claim needs 5 seeds, and so does an interval.",
         summary,
     )
     effects = tables.effect_table(runs, seeds, options["reference"], options["effects"])

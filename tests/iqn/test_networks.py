@@ -242,16 +242,13 @@ def test_onednn_is_for_processors_that_mkl_does_not_use_fully(monkeypatch, cpuin
 
 
 @pytest.mark.parametrize("independent_heads", [False, True])
-def test_a_network_is_the_same_through_onednn(monkeypatch, independent_heads):
+def test_a_network_is_the_same_through_onednn(through_onednn, monkeypatch, independent_heads):
     net = make_net(3, [16, 16], [12], [8, 9], independent_heads=independent_heads)
     obs, taus = th.randn(8, 5), th.rand(4, 6)
+    quantiles = net(obs, taus)
+    monkeypatch.setattr(networks, "has_faster_products", lambda: False)
     expected = net(obs, taus)
     gradients = th.autograd.grad(expected.square().sum(), list(net.parameters()))
-    if not ONEDNN:
-        pytest.skip("torch is built without oneDNN's products")
-    monkeypatch.setattr(networks, "LARGE", 0)
-    monkeypatch.setattr(networks, "has_faster_products", lambda: True)
-    quantiles = net(obs, taus)
     th.testing.assert_close(quantiles, expected)
     for mine, plain in zip(th.autograd.grad(quantiles.square().sum(), list(net.parameters())), gradients, strict=True):
         th.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-5)

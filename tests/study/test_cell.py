@@ -84,6 +84,16 @@ def test_record(cell):
     assert record["machine"]["cores"] == os.cpu_count() and os.uname().nodename not in json.dumps(record["machine"])
 
 
+@pytest.mark.parametrize("greedily", [True, False])
+def test_final_episodes_are_greedy_where_rl_zoo3_evaluates_greedily(tmp_path, monkeypatch, greedily):
+    calls = []
+    monkeypatch.setattr(cell_module, "final_episodes", lambda *arguments: calls.append(arguments[-1]) or [])
+    monkeypatch.setattr(cell_module.CellManager, "is_minigrid", lambda self, env_id: not greedily)
+    for one in write_study(tmp_path, TEXT).cells():
+        run_cell(one)
+    assert calls == [greedily] * 2
+
+
 def test_how_the_final_model_is_tested(tmp_path, monkeypatch):
     """The statistics of training, the same episodes for every seed, and env_kwargs in evaluations too."""
     calls, play = [], cell_module.final_episodes
