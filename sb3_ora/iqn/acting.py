@@ -12,6 +12,7 @@ from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sb3_ora.adapters.base import RiskAdapter
+from sb3_ora.iqn import by_hand
 from sb3_ora.iqn.masks import sample_actions
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork
 from sb3_ora.iqn.policies import IQNPolicy
@@ -57,7 +58,7 @@ class ActingAlgorithm(OffPolicyAlgorithm):
             n_tail = 0 if tail_taus is None else len(tail_taus)
             if tail_taus is not None:
                 taus = th.cat([tail_taus.to(taus).expand(len(taus), -1), taus], dim=1)
-            quantiles = self.quantile_net(obs_tensor, taus)  # (K, P + E, N, A)
+            quantiles = by_hand.quantiles(self.quantile_net, obs_tensor, taus)  # (K, P + E, N, A)
             values = quantiles[:, :, n_tail:].mean(dim=2).cpu().numpy()
             tail = quantiles[:, n_others:, :n_tail].cpu().numpy() if n_tail else None
         self._acting = Acting(values[:, n_others:], tail)

@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ora.adapters.base import RiskAdapter, find_adapters
 from sb3_ora.adapters.schedule import ScheduleAdapter
+from sb3_ora.iqn import by_hand
 from sb3_ora.iqn.acting import ActingAlgorithm
 from sb3_ora.checks import named
 from sb3_ora.iqn.arguments import algorithm_of, check_algorithm, check_learner, check_made_with, check_n_steps
@@ -36,7 +37,7 @@ from sb3_ora.iqn.finite import (
     checked_loss,
     tell_callbacks,
 )
-from sb3_ora.iqn.losses import quantile_huber_loss
+from sb3_ora.iqn.losses import losses_and_slopes, quantile_huber_loss
 from sb3_ora.iqn.masks import check_mask, mask_values
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork, of_actions
 from sb3_ora.iqn.policies import CnnPolicy, IQNPolicy, MlpPolicy, MultiInputPolicy
@@ -269,6 +270,7 @@ class IQN(ActingAlgorithm):
 
     def _setup_model(self) -> None:
         self._check_arguments()
+        by_hand.keep_memory()
         distortion = make_distortion(self.distortion)
         self.level_schedule = make_level_schedule(distortion.default_level if self.risk_level is None else self.risk_level)
         with named("risk_level", self.risk_level) if isinstance(self.risk_level, str) else nullcontext():
@@ -413,9 +415,9 @@ class IQN(ActingAlgorithm):
         n = self.n_target_quantiles
         with th.no_grad():
             taus, distorted = self._target_taus(len(batch.rewards), self._target_levels() if levels is None else levels)
-            quantiles = self.quantile_net_target(batch.next_observations, taus)  # (K, B, N' or 2N', A)
+            quantiles = by_hand.quantiles(self.quantile_net_target, batch.next_observations, taus)  # (K, B, N' or 2N', A)
             if self.double_q:
-                choosing = self.quantile_net(batch.next_observations, taus[:, n:] if distorted else taus)
+                choosing = by_hand.quantiles(self.quantile_net, batch.next_observations, taus[:, n:] if distorted else taus)
             else:
                 choosing = quantiles[:, :, n:] if distorted else quantiles
             next_actions = self._next_actions(choosing.mean(dim=2), batch)  # (K, B)
@@ -442,6 +444,33 @@ class IQN(ActingAlgorithm):
         mask = bootstrap_mask(batch, len(losses), self.policy.bootstrap_p)  # (K, B)
         return (mask * losses).sum() / mask.sum().clamp(min=1), values
 
+    @th.no_grad()
+    def _loss_by_hand(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> tuple[th.Tensor, th.Tensor]:
+        """
+        The same as :meth:`_loss` and ``backward()`` of it, without autograd.
+
+        :param batch: B transitions
+        :param levels: see :meth:`_target_levels`; None for the present ones
+        :return: the loss, and each head's value of the actions taken, (K, B)
+        """
+        targets = self._target_quantiles(batch, levels)  # (K, B, N')
+        taus = self._draw_taus(self.n_quantiles, len(batch.rewards))  # (T, N)
+        quantiles, forward = by_hand.evaluate(self.quantile_net, batch.observations, taus)  # (K, B, N, A)
+        actions = (batch.actions.long() - int(self.action_space.start)).squeeze(1)
+        taken = of_actions(quantiles, actions.expand(len(quantiles), -1))  # (K, B, N)
+        losses, slopes = losses_and_slopes(taken, targets, taus.T.repeat(1, len(actions) // len(taus)).T)
+        if self.policy.bootstrap_p == 1:
+            loss, slopes = losses.mean(), slopes.div_(losses.numel())
+        else:
+            mask = bootstrap_mask(batch, len(losses), self.policy.bootstrap_p)  # (K, B)
+            weights = mask / mask.sum().clamp(min=1)
+            loss, slopes = (weights * losses).sum(), slopes * weights.unsqueeze(2)
+        chosen = actions == th.arange(quantiles.shape[3]).unsqueeze(1)  # (A, B)
+        by_hand.differentiate(
+            self.quantile_net, forward, th.where(chosen.unsqueeze(1), slopes.transpose(1, 2).unsqueeze(1), 0.0)
+        )
+        return loss, taken.mean(dim=2)
+
     def _update(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> Update:
         """
         One gradient step.
@@ -450,12 +479,15 @@ class IQN(ActingAlgorithm):
         :param levels: see :meth:`_target_levels`; None for the present ones
         :return: the loss, and each head's value of the actions taken
         """
-        loss, values = self._loss(batch, levels)
         optimizer = self.policy.optimizer
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        for parameter in parameters:  # optimizer.zero_grad() takes much longer
-            parameter.grad = None
-        loss.backward()
+        if type(self)._loss is IQN._loss and by_hand.suits(self.quantile_net):
+            loss, values = self._loss_by_hand(batch, levels)
+        else:
+            loss, values = self._loss(batch, levels)
+            for parameter in parameters:  # optimizer.zero_grad() takes much longer
+                parameter.grad = None
+            loss.backward()
         if self.max_grad_norm is not None:
             th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
         loss = check_update(self, loss, batch)
