@@ -55,16 +55,16 @@ def suits(net: ImplicitQuantileNetwork) -> bool:
         layers is not None
         and not th.is_autocast_enabled("cpu")
         and all(_is_plain(layer) for part in layers for layer in part)
-        and not (net._forward_hooks or net._forward_pre_hooks)
+        and not ("forward" in net.__dict__ or net._forward_hooks or net._forward_pre_hooks)
     )
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    if type(layer) is not EnsembleLinear or layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+    if type(layer) is not EnsembleLinear or "forward" in layer.__dict__ or layer._forward_hooks or layer._forward_pre_hooks:
         return False
     weight, bias = layer.weight, layer.bias
     plain = weight.requires_grad and bias.requires_grad and weight.is_cpu and weight.dtype == bias.dtype == th.float32
-    return plain and not (weight._backward_hooks or bias._backward_hooks)
+    return plain and not (layer._backward_hooks or weight._backward_hooks or bias._backward_hooks)
 
 
 def _parts(net: ImplicitQuantileNetwork) -> Any:

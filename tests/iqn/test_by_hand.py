@@ -1,0 +1,137 @@
+"""The update without autograd against autograd, for every network and loss that takes it, and who does not take it."""
+
+import itertools
+
+import pytest
+import torch as th
+from gymnasium import spaces
+from torch import nn
+
+from sb3_ora import ARTIQN, IQN, ORAIQN
+from sb3_ora.iqn import by_hand
+from sb3_ora.iqn.networks import ImplicitQuantileNetwork
+from tests.iqn.test_networks import make_net
+from tests.tiny import tiny
+from tests.toy_envs import AnySpace, Chain
+
+NETWORKS = list(itertools.product([1, 3], [[], [6], [6, 4]], [[], [7]]))
+
+
+@pytest.fixture(params=[False, True], ids=["MKL", "oneDNN"])
+def products(request, monkeypatch):
+    """Both ways to multiply, however small the matrices are."""
+    if request.param:
+        if not hasattr(th.ops.mkldnn, "_linear_pointwise"):
+            pytest.skip("torch is built without oneDNN")
+        monkeypatch.setattr(by_hand, "LARGE", 0)
+        monkeypatch.setattr(by_hand, "has_faster_products", lambda: True)
+
+
+def gradients(net, slopes, obs, taus):
+    (net(obs, taus).permute(0, 3, 2, 1) * slopes).sum().backward()  # (K, A, N, B)
+    return [parameter.grad.clone() for parameter in net.parameters()]
+
+
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize("n_rows", [2, 8])
+@pytest.mark.parametrize(("n_heads", "net_arch", "shared_arch"), NETWORKS)
+def test_quantiles_and_gradients_are_those_of_autograd(n_heads, net_arch, shared_arch, n_rows):
+    net = make_net(n_heads, net_arch, shared_arch)
+    obs, taus, slopes = th.randn(8, 5), th.rand(n_rows, 4), th.randn(n_heads, 3, 4, 8)
+    expected, wanted = net(obs, taus).detach(), gradients(net, slopes, obs, taus)
+    for parameter in net.parameters():
+        parameter.grad = None
+    assert by_hand.suits(net)
+    found, forward = by_hand.evaluate(net, obs, taus)
+    th.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    by_hand.differentiate(net, forward, slopes)
+    for parameter, gradient in zip(net.parameters(), wanted, strict=True):
+        assert parameter.grad.is_contiguous()
+        th.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"double_q": True}, {"policy_kwargs": {"bootstrap_p": 0.5}}, {"max_grad_norm": 0.1}])
+@pytest.mark.parametrize("algorithm", [IQN, ORAIQN, ARTIQN])
+def test_a_training_is_the_same_with_autograd(algorithm, options, monkeypatch):
+    """After 60 updates, over which differences in rounding may grow."""
+    weights, counts, differentiate = [], [], by_hand.differentiate
+    monkeypatch.setattr(by_hand, "differentiate", lambda *args: (counts.append(len(weights)), differentiate(*args)))
+    for suits in (by_hand.suits, lambda net: False):
+        monkeypatch.setattr(by_hand, "suits", suits)
+        model = tiny(algorithm, Chain(), train_freq=1, **options).learn(80)
+        weights.append(th.cat([parameter.detach().flatten() for parameter in model.quantile_net.parameters()]))
+    th.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
+    assert set(counts) == {0}  # the first training alone was by hand
+
+
+def used(model, monkeypatch):
+    """Whether an update of the model is by hand."""
+    calls, original = [], by_hand.differentiate
+    monkeypatch.setattr(by_hand, "differentiate", lambda *args: (calls.append(None), original(*args)))
+    model.learn(24)
+    return bool(calls)
+
+
+def test_small_networks_are_updated_by_hand(monkeypatch):
+    assert used(tiny(IQN, Chain(), train_freq=1), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"activation_fn": nn.Tanh},
+        {"prior_scale": 1.0},
+        {"independent_heads": True},
+        {"head_arch": []},
+        {"head_arch": [4, 4]},
+    ],
+)
+def test_other_networks_are_not(network, monkeypatch):
+    assert not used(tiny(ORAIQN, Chain(), train_freq=1, policy_kwargs=network), monkeypatch)
+
+
+def test_a_loss_of_ones_own_is_used(monkeypatch):
+    class Scaled(IQN):
+        def _loss(self, batch, levels=None):
+            loss, values = super()._loss(batch, levels)
+            return 2 * loss, values
+
+    assert not used(tiny(Scaled, Chain(), train_freq=1), monkeypatch)
+
+
+@pytest.mark.parametrize("frozen", ["trunk.0.weight", "heads.1.bias"])
+def test_frozen_weights_stay(frozen):
+    model = tiny(IQN, Chain(), train_freq=1)
+    parameter = model.quantile_net.get_parameter(frozen)
+    parameter.requires_grad_(False)
+    before = parameter.clone()
+    model.learn(40)
+    assert th.equal(parameter, before)
+
+
+def test_hooks_and_networks_of_ones_own_are_called():
+    net, obs, taus, calls = make_net(), th.randn(8, 5), th.rand(8, 4), []
+    handle = net.heads[0].register_forward_hook(lambda *args: calls.append(args))
+    assert not by_hand.suits(net)
+    by_hand.quantiles(net, obs, taus)
+    assert len(calls) == 1
+    handle.remove()
+    assert by_hand.suits(net)
+
+    class Own(ImplicitQuantileNetwork):
+        pass
+
+    net.__class__ = Own
+    assert not by_hand.suits(net)
+
+
+def test_autocast_is_left_to_torch():
+    net = make_net()
+    with th.autocast("cpu", dtype=th.bfloat16):
+        assert not by_hand.suits(net)
+
+
+def test_images_are_left_to_autograd(monkeypatch):
+    """Their features extractor learns too."""
+    env = AnySpace(spaces.Box(0, 255, (3, 36, 36), "uint8"), spaces.Discrete(2))
+    assert not used(tiny(IQN, env, "CnnPolicy", train_freq=1), monkeypatch)
