@@ -14,6 +14,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sb3_ora import ARTIQN, IQN, ORAIQN, TOPIQN
+from sb3_ora.iqn import by_hand
 from sb3_ora.iqn.cuda_graphs import MAX_RECORDINGS, WARM_UP, RecordedUpdates, Snapshot, Update, can_record
 from sb3_ora.iqn.finite import NotFiniteError, check_update, skip_unless_finite
 from tests.iqn.test_masks import Masked
@@ -49,8 +50,9 @@ class Operations:
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch):
-    """As on a CUDA device, where the check of the loss does not wait for it."""
+def _as_on_cuda(monkeypatch):
+    """Where the check of the loss does not wait for it, and updates are autograd's."""
+    monkeypatch.setattr(by_hand, "suits", lambda net: False)
     monkeypatch.setattr("sb3_ora.iqn.iqn.check_update", lambda model, loss, _: skip_unless_finite(model, loss))
 
 

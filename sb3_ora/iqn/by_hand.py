@@ -10,7 +10,7 @@ import torch as th
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
-from sb3_ora.iqn.networks import LARGE, EnsembleLinear, ImplicitQuantileNetwork, has_faster_products
+from sb3_ora.iqn.networks import EnsembleLinear, ImplicitQuantileNetwork, onednn_product, through_onednn
 
 Layers = list[EnsembleLinear]
 
@@ -62,14 +62,15 @@ def suits(net: ImplicitQuantileNetwork) -> bool:
 def _is_plain(layer: nn.Module) -> bool:
     if type(layer) is not EnsembleLinear or "forward" in layer.__dict__ or layer._forward_hooks or layer._forward_pre_hooks:
         return False
-    weight, bias = layer.weight, layer.bias
+    weight, bias = layer._parameters["weight"], layer._parameters["bias"]  # past Module.__getattr__, which takes longer
+    assert weight is not None and bias is not None
     plain = weight.requires_grad and bias.requires_grad and weight.is_cpu and weight.dtype == bias.dtype == th.float32
     return plain and not (layer._backward_hooks or weight._backward_hooks or bias._backward_hooks)
 
 
 def _parts(net: ImplicitQuantileNetwork) -> Any:
     """Layers of the trunk, the embedding, the shared part and the heads."""
-    return tuple(list(part._modules.values()) for part in (net.trunk, net.embedding, net.shared, net.heads))
+    return tuple(list(net._modules[part]._modules.values()) for part in ("trunk", "embedding", "shared", "heads"))  # type: ignore[union-attr]
 
 
 def layers_of(net: ImplicitQuantileNetwork) -> tuple[Layers, Layers, Layers, Layers] | None:
@@ -89,14 +90,12 @@ def layers_of(net: ImplicitQuantileNetwork) -> tuple[Layers, Layers, Layers, Lay
 
 def _multiply(x: th.Tensor, y: th.Tensor) -> th.Tensor:
     """The product of two matrices, (M, N) and (N, R), (M, R)."""
-    if x.numel() * y.shape[1] >= LARGE and has_faster_products() and th.backends.mkldnn.enabled:
-        return th.ops.mkldnn._linear_pointwise.default(x, y.T, None, "none", [], "")
-    return th.mm(x, y)
+    return onednn_product(x, y) if through_onednn(x.numel() * y.shape[1]) else th.mm(x, y)
 
 
 def _hidden(layer: EnsembleLinear, x: th.Tensor) -> th.Tensor:
     """A layer and its ReLU, (R, in) to (R, K * out)."""
-    if len(x) * layer.weight.numel() >= LARGE and has_faster_products() and th.backends.mkldnn.enabled:
+    if through_onednn(len(x) * layer.weight.numel()):
         return th.ops.mkldnn._linear_pointwise.default(x, layer.weight, layer.bias, "relu", [], "")
     return th.addmm(layer.bias, x, layer.weight.T).relu_()
 

@@ -32,7 +32,15 @@ def has_faster_products() -> bool:
     return is_amd and "AVX512" in th.backends.cpu.get_cpu_capability() and hasattr(th.ops.mkldnn, "_linear_pointwise")
 
 
-def _product(first: th.Tensor, second: th.Tensor) -> th.Tensor:
+def through_onednn(n: int) -> bool:
+    """
+    :param n: number of multiplications
+    :return: whether a product of float32 matrices on the CPU goes through oneDNN
+    """
+    return n >= LARGE and has_faster_products() and bool(th.backends.mkldnn.enabled)
+
+
+def onednn_product(first: th.Tensor, second: th.Tensor) -> th.Tensor:
     """The product of two matrices on the CPU, (M, N) and (N, R), through oneDNN, (M, R)."""
     return th.ops.mkldnn._linear_pointwise.default(first, second.T, None, "none", [], "")
 
@@ -43,7 +51,7 @@ class _Affine(th.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: th.Tensor, bias: th.Tensor, x: th.Tensor) -> th.Tensor:
         ctx.save_for_backward(weight, x)
-        return _product(weight, x).add_(bias.unsqueeze(1))
+        return onednn_product(weight, x).add_(bias.unsqueeze(1))
 
     @staticmethod
     @once_differentiable
@@ -52,9 +60,9 @@ class _Affine(th.autograd.Function):
         grad = grads[0].contiguous()
         of_weight, of_bias, of_x = ctx.needs_input_grad
         return (
-            _product(grad, x.T) if of_weight else None,
+            onednn_product(grad, x.T) if of_weight else None,
             grad.sum(dim=1) if of_bias else None,
-            _product(weight.T, grad) if of_x else None,
+            onednn_product(weight.T, grad) if of_x else None,
         )
 
 
@@ -65,8 +73,8 @@ def affine(weight: th.Tensor, bias: th.Tensor, x: th.Tensor) -> th.Tensor:
     :param x: x, (in, R)
     :return: W x + b, (out, R)
     """
-    large = x.is_cpu and weight.numel() * x.shape[1] >= LARGE and x.dtype == weight.dtype == th.float32
-    if large and has_faster_products() and th.backends.mkldnn.enabled and not th.is_autocast_enabled("cpu"):
+    known = x.is_cpu and x.dtype == weight.dtype == th.float32
+    if known and through_onednn(weight.numel() * x.shape[1]) and not th.is_autocast_enabled("cpu"):
         return _Affine.apply(weight, bias, x)
     return th.addmm(bias.unsqueeze(1), weight, x)
 

@@ -90,7 +90,7 @@ def kill(command, folder, steps, generator, moment):
         while process.poll() is None and not list(checkpoints.glob("*.tmp")):
             pass
     else:
-        time.sleep(generator.uniform(0, 5 if moment == "start" else 0.1))
+        time.sleep(generator.uniform(0, 5 if moment == "start" else 0.02))
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     return moment != "write" or bool(list(checkpoints.glob("*.tmp")))

@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch import nn
 
 from sb3_ora import ARTIQN, IQN, ORAIQN
-from sb3_ora.iqn import by_hand
+from sb3_ora.iqn import by_hand, networks
 from sb3_ora.iqn.networks import ImplicitQuantileNetwork
 from tests.iqn.test_networks import make_net
 from tests.tiny import tiny
@@ -23,8 +23,8 @@ def products(request, monkeypatch):
     if request.param:
         if not hasattr(th.ops.mkldnn, "_linear_pointwise"):
             pytest.skip("torch is built without oneDNN")
-        monkeypatch.setattr(by_hand, "LARGE", 0)
-        monkeypatch.setattr(by_hand, "has_faster_products", lambda: True)
+        monkeypatch.setattr(networks, "LARGE", 0)
+        monkeypatch.setattr(networks, "has_faster_products", lambda: True)
 
 
 def gradients(net, slopes, obs, taus):
