@@ -1,6 +1,6 @@
 """
 What autograd does with an implicit quantile network, written out: for small networks on the CPU, the graph and the modules'
-calls take a third of a gradient step.
+calls take up to a third of a gradient step.
 """
 
 import functools
@@ -62,8 +62,9 @@ def suits(net: ImplicitQuantileNetwork) -> bool:
 def _is_plain(layer: nn.Module) -> bool:
     if type(layer) is not EnsembleLinear or "forward" in layer.__dict__ or layer._forward_hooks or layer._forward_pre_hooks:
         return False
-    weight, bias = layer._parameters["weight"], layer._parameters["bias"]  # past Module.__getattr__, which takes longer
-    assert weight is not None and bias is not None
+    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")  # Module.__getattr__ takes longer
+    if weight is None or bias is None:
+        return False
     plain = weight.requires_grad and bias.requires_grad and weight.is_cpu and weight.dtype == bias.dtype == th.float32
     return plain and not (layer._backward_hooks or weight._backward_hooks or bias._backward_hooks)
 

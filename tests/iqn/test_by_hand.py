@@ -125,6 +125,13 @@ def test_hooks_and_networks_of_ones_own_are_called():
     assert not by_hand.suits(net)
 
 
+def test_weights_that_are_computed_are_left_to_autograd():
+    model = tiny(IQN, Chain(), train_freq=1)
+    layer = model.quantile_net.heads[0]
+    nn.utils.parametrizations.weight_norm(layer)
+    assert not by_hand.suits(model.quantile_net)
+
+
 def test_autocast_is_left_to_torch():
     net = make_net()
     with th.autocast("cpu", dtype=th.bfloat16):
