@@ -71,7 +71,8 @@ def _is_plain(layer: nn.Module) -> bool:
 
 def _parts(net: ImplicitQuantileNetwork) -> Any:
     """Layers of the trunk, the embedding, the shared part and the heads."""
-    return tuple(list(net._modules[part]._modules.values()) for part in ("trunk", "embedding", "shared", "heads"))  # type: ignore[union-attr]
+    modules: Any = net._modules  # past Module.__getattr__, which takes longer
+    return tuple(list(modules[part]._modules.values()) for part in ("trunk", "embedding", "shared", "heads"))
 
 
 def layers_of(net: ImplicitQuantileNetwork) -> tuple[Layers, Layers, Layers, Layers] | None:
