@@ -200,7 +200,7 @@ def test_profile_part(tmp_path, short_warm_up):
         shares = [float(row["median"]) for row in rows if row["quantity"] == f"{step}, torch's operations"]
         assert sum(shares) == pytest.approx(100, abs=0.5) and min(shares) >= 0
     names = {row["case"] for row in rows if row["quantity"].startswith("gradient step of IQN, Python")}
-    assert "iqn._loss_by_hand" in names
+    assert "by_hand.differentiate" in names
 
 
 def test_gpu_part_on_the_cpu(tmp_path):

@@ -52,7 +52,7 @@ class Operations:
 @pytest.fixture(autouse=True)
 def _as_on_cuda(monkeypatch):
     """Where the check of the loss does not wait for it, and updates are autograd's."""
-    monkeypatch.setattr(by_hand, "suits", lambda net: False)
+    monkeypatch.setattr(by_hand, "layers_of", lambda net: None)
     monkeypatch.setattr("sb3_ora.iqn.iqn.check_update", lambda model, loss, _: skip_unless_finite(model, loss))
 
 

@@ -37,6 +37,25 @@ def test_levels_come_from_the_pair_before():
     assert levels.tolist() == [0.3, 0.9, 0.5, 0.9]
 
 
+def test_keys_of_states_may_be_known_already():
+    risk, observations = discrete_state(), np.array([[4], [4], [2], [4]])
+    put(risk, {4 * 3 + 1: 0.3, 2 * 3 + 0: 0.5})
+    states, previous = risk.state_keys(observations), np.array([1, 0, 0, NO_ACTION])
+    assert states.tolist() == [4, 4, 2, 4]
+    assert risk.pair_keys(states, np.array([1, 0, 0, 2])).tolist() == [13, 12, 6, 14]
+    assert risk.alphas(None, previous, states).tolist() == [0.3, 0.9, 0.5, 0.9]
+    assert discrete_state("action").state_keys(observations) is None
+
+
+def test_fractions_follow_the_level():
+    risk = RiskState(CVaR(), 0.5, 4)
+    for level in (0.5, 0.25, 0.5):
+        risk.level = level
+        assert risk.taus()[0].tolist() == pytest.approx([level * part for part in (0.125, 0.375, 0.625, 0.875)])
+        assert risk.taus(1.0)[0].tolist() == pytest.approx([0.125, 0.375, 0.625, 0.875])
+    assert risk.to("meta").taus(1.0).device.type == "meta"
+
+
 def test_levels_of_the_coarser_scopes():
     by_action, shared = discrete_state("action"), discrete_state("global")
     put(by_action, {0: 0.2, 2: 0.4})

@@ -46,6 +46,7 @@ class Visits(NamedTuple):
 
     observations: Observations  # (P, ...)
     actions: np.ndarray  # indices, (P,)
+    keys: np.ndarray  # of the table, (P,)
     laws: np.ndarray  # (P, K)
 
 
@@ -138,9 +139,9 @@ class EnsembleAdapter(RiskAdapter):
         observations = self.model._last_obs
         if isinstance(observations, dict):  # SB3's replay buffer reshapes entries of the dict itself
             observations = dict(observations)
-        visits = Visits(observations, actions, laws)
         if not self.compares:
             return True
+        visits = Visits(observations, actions, risk.pair_keys(acting.states, actions), laws)
         if self.by_visit:
             self._compare_with_last_visit(visits)
             return True
@@ -169,7 +170,7 @@ class EnsembleAdapter(RiskAdapter):
         visits = Visits(*(stack_batches(part) for part in zip(*self.pending, strict=True)))  # type: ignore[arg-type]
         self.pending.clear()
         self.n_pending = 0
-        risk, laws, keys = self.model.policy.risk, [], []
+        table, laws = self.model.policy.risk.table, []
         chunk = max(CHUNK // self.model.n_envs, 1) * self.model.n_envs  # so that environments' levels fit
         for start in range(0, len(visits.actions), chunk):
             part = slice(start, start + chunk)
@@ -177,18 +178,16 @@ class EnsembleAdapter(RiskAdapter):
             values = self.model.act_ahead(observations)  # (K, P, A)
             assert values is not None
             laws.append(values[:, np.arange(len(actions)), actions].T)
-            keys.append(risk.keys(observations, actions))
-        assert risk.table is not None
-        all_keys, after = np.concatenate(keys), np.concatenate(laws).astype(np.float64)
-        for start in range(0, len(all_keys), risk.table.max_keys):  # so many can be in the table at once
-            part = slice(start, start + risk.table.max_keys)
-            self._compare(all_keys[part], visits.laws[part], after[part])
+        assert table is not None
+        after = np.concatenate(laws).astype(np.float64)
+        for start in range(0, len(after), table.max_keys):  # so many can be in the table at once
+            part = slice(start, start + table.max_keys)
+            self._compare(visits.keys[part], visits.laws[part], after[part])
 
     def _compare_with_last_visit(self, visits: Visits) -> None:
         table = self.model.policy.risk.table
         assert table is not None
-        keys = self.model.policy.risk.keys(visits.observations, visits.actions)
-        n_updates = self.model._n_updates
+        keys, n_updates = visits.keys, self.model._n_updates
         for i in range(len(keys)):  # one after the other: two environments may visit the same pair
             row = table.rows(keys[i : i + 1])
             before, updated = table.column("law")[row], table.column("law_updates")[row] != n_updates

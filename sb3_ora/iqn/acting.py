@@ -10,6 +10,7 @@ from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.utils import obs_as_tensor
 
 from sb3_ora.adapters.base import RiskAdapter
 from sb3_ora.iqn import by_hand
@@ -21,10 +22,11 @@ from sb3_ora.risk.state import NO_ACTION
 
 
 class Acting(NamedTuple):
-    """What one forward pass said of the current observations of the E environments."""
+    """What is known of the current observations of the E environments."""
 
     values: np.ndarray  # (K, E, A)
     tail: np.ndarray | None  # quantiles at the adapter's own fractions, (K, E, N, A)
+    states: np.ndarray | None  # keys of the observations' states, (E,), where alpha depends on them
 
 
 class ActingAlgorithm(OffPolicyAlgorithm):
@@ -51,17 +53,19 @@ class ActingAlgorithm(OffPolicyAlgorithm):
         assert self._last_obs is not None
         n_others = 0 if others is None else batch_length(others)
         observations = self._last_obs if others is None else stack_batches([others, self._last_obs])
-        obs_tensor, _ = self.policy.obs_to_tensor(observations)
+        obs_tensor = obs_as_tensor(observations, self.device)
         with th.no_grad():
             taus = self.policy.risk.taus(self.adapter.acting_level)  # (1, M) or (E, M)
             tail_taus = self.adapter.tail_taus
             n_tail = 0 if tail_taus is None else len(tail_taus)
             if tail_taus is not None:
                 taus = th.cat([tail_taus.to(taus).expand(len(taus), -1), taus], dim=1)
-            quantiles = by_hand.quantiles(self.quantile_net, obs_tensor, taus)  # (K, P + E, N, A)
-            values = quantiles[:, :, n_tail:].mean(dim=2).cpu().numpy()
-            tail = quantiles[:, n_others:, :n_tail].cpu().numpy() if n_tail else None
-        self._acting = Acting(values[:, n_others:], tail)
+            quantiles = by_hand.quantiles(self.quantile_net, obs_tensor, taus)  # (K, A, N, P + E)
+            values = quantiles[:, :, n_tail:].mean(dim=2).cpu().numpy().transpose(0, 2, 1)  # (K, P + E, A)
+            tail = quantiles[:, :, :n_tail, n_others:].cpu().numpy().transpose(0, 3, 2, 1) if n_tail else None
+        risk = self.policy.risk
+        adapts = not risk.use_mean and (risk.state_key is None or risk.state_key.fitted)
+        self._acting = Acting(values[:, n_others:], tail, risk.state_keys(self._last_obs) if adapts else None)
         return values[:, :n_others] if n_others else None
 
     def _sample_action(
@@ -89,10 +93,11 @@ class ActingAlgorithm(OffPolicyAlgorithm):
             if self._acting is None:
                 indices = np.zeros(n_envs, dtype=np.int64)
             else:
-                self._acting_alphas = self.policy.risk.alphas(self._last_obs, self._previous_actions)
+                self._acting_alphas = self.policy.risk.alphas(self._last_obs, self._previous_actions, self._acting.states)
                 indices = self.policy.greedy_actions(self._acting.values, self._acting_alphas, valid)
         actions = indices + int(self.action_space.start)
-        actions[explore] = sample_actions(self.action_space, explore, valid)
+        if explore.any():
+            actions[explore] = sample_actions(self.action_space, explore, valid)
         self._previous_actions = actions - int(self.action_space.start)
         return actions, actions
 

@@ -4,15 +4,141 @@ calls take up to a third of a gradient step.
 """
 
 import functools
+from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch as th
+from gymnasium import spaces
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import nn
 
 from sb3_ora.iqn.networks import EnsembleLinear, ImplicitQuantileNetwork, onednn_product, through_onednn
 
-Layers = list[EnsembleLinear]
+
+@functools.cache
+def keep_memory() -> None:
+    """
+    Let glibc keep what large tensors leave behind, rather than give it back to the system and fetch it, page by page, for the
+    next ones: it does so for blocks up to the largest that was given back (mallopt(3), M_MMAP_THRESHOLD), here 24 MiB.
+    """
+    th.empty(24 * 2**18, device="cpu")  # never touched, so it takes no memory itself
+
+
+# Which networks
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Affine(NamedTuple):
+    """Weights of a layer, (K * out, in) and (K * out,). Attributes of modules take much longer."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+
+
+class Layers:
+    """
+    The layers of a network.
+
+    :param net: a network
+    """
+
+    def __init__(self, net: ImplicitQuantileNetwork):
+        parts = [list(part) for part in _containers(net)]
+        self.extractor: nn.Module = net.features_extractor
+        self.modules = [layer for part in parts for layer in part]
+        self.activations = [getattr(layer, "activation", None) for layer in self.modules]
+        self.parameters = [parameter for layer in self.modules for parameter in layer._parameters.values()]
+        watched = [net, *self.extractor.modules(), *self.modules]
+        self.attributes = [module.__dict__ for module in watched]
+        self.hooks = [module[name] for module in self.attributes for name in _HOOKS]
+        #: Whether it is made of layers that this module knows
+        self.known = self._are_known(net, parts)
+        if self.known:
+            self.trunk, (self.embedding,), self.shared, (first, self.last) = [_affine(part) for part in parts]
+            self.hidden = [*self.shared, first]
+            self.n_heads, self.n_actions, self.frequencies = net.n_heads, net.n_actions, net.frequencies
+            space = net.observation_space
+            flat = type(self.extractor) is FlattenExtractor and isinstance(space, spaces.Box) and len(space.shape) == 1
+            self.features: Callable[[Any], th.Tensor] = th.Tensor.float if flat else functools.partial(_extract, net)
+
+    def _are_known(self, net: ImplicitQuantileNetwork, parts: list[list[nn.Module]]) -> bool:
+        _, embedding, _, heads = parts
+        return (
+            net.prior_extractor is None
+            and not net.independent_heads
+            and next(self.extractor.parameters(), None) is None
+            and all(type(layer) is EnsembleLinear for layer in self.modules)
+            and len(heads) == 2
+            and len(embedding) == 1
+            and self.activations == [*[th.relu_] * (len(self.modules) - 1), None]
+        )
+
+    def are_those_of(self, net: ImplicitQuantileNetwork) -> bool:
+        """
+        :param net: the network
+        :return: whether it still has these layers and weights
+        """
+        modules = [layer for part in _containers(net) for layer in part]
+        if modules != self.modules or net._modules["features_extractor"] is not self.extractor:
+            return False
+        parameters = [parameter for layer in modules for parameter in layer._parameters.values()]
+        if len(parameters) != len(self.parameters) or not all(map(is_, parameters, self.parameters)):
+            return False
+        return not self.known or [layer.activation for layer in modules] == self.activations
+
+    def are_plain(self) -> bool:
+        """
+        :return: whether all weights are trained, in single precision and on the CPU, without hooks, autocast, or functions
+            put in the place of ``forward``
+        """
+        weight = self.parameters[-1]
+        return (
+            weight.is_cpu
+            and weight.dtype == th.float32
+            and not any(self.hooks)
+            and not any(["forward" in attributes for attributes in self.attributes])
+            and all([parameter.requires_grad and not parameter._backward_hooks for parameter in self.parameters])
+            and not th.is_autocast_enabled("cpu")
+        )
+
+
+def _containers(net: ImplicitQuantileNetwork) -> list[Iterable[Any]]:
+    """Layers of the trunk, the embedding, the shared part and the heads."""
+    modules: Any = net._modules
+    return [modules[part]._modules.values() for part in ("trunk", "embedding", "shared", "heads")]
+
+
+def _affine(layers: Iterable[Any]) -> list[Affine]:
+    return [Affine(layer.weight, layer.bias) for layer in layers]
+
+
+def _extract(net: ImplicitQuantileNetwork, obs: PyTorchObs) -> th.Tensor:
+    return net.extract_features(obs, net.features_extractor)
+
+
+#: What was found out about networks, as it takes longer than to see that it still holds
+_LAYERS: WeakKeyDictionary[nn.Module, Layers] = WeakKeyDictionary()
+
+
+def layers_of(net: ImplicitQuantileNetwork) -> Layers | None:
+    """
+    :param net: a network
+    :return: its layers, if this module can stand for them: ReLU, one hidden layer in each head, no prior, nothing to learn in
+        the features extractor, all weights trained, in single precision and on the CPU, no hooks, no autocast; else None
+    """
+    if type(net) is not ImplicitQuantileNetwork:
+        return None
+    layers = _LAYERS.get(net)
+    if layers is None or not layers.are_those_of(net):
+        layers = _LAYERS[net] = Layers(net)
+    return layers if layers.known and layers.are_plain() else None
+
+
+# Forwards and backwards
 
 
 class Pass(NamedTuple):
@@ -25,69 +151,16 @@ class Pass(NamedTuple):
     products: list[th.Tensor]  # of the shared layers and of the heads' first one, and its output, (N * B, ...)
 
 
-@functools.cache
-def keep_memory() -> None:
-    """
-    Let glibc keep what large tensors leave behind, rather than give it back to the system and fetch it, page by page, for the
-    next ones: it does so for blocks up to the largest that was given back (mallopt(3), M_MMAP_THRESHOLD), here 24 MiB.
-    """
-    th.empty(24 * 2**18, device="cpu")  # never touched, so it takes no memory itself
-
-
 def quantiles(net: ImplicitQuantileNetwork, obs: PyTorchObs, taus: th.Tensor) -> th.Tensor:
     """
     :param net: a network
     :param obs: observations, (B, ...)
     :param taus: quantile fractions, (T, N) where T divides B: observation b has those of row b modulo T
-    :return: quantiles of the return, (K, B, N, A), as ``net(obs, taus)``, without a gradient where this is faster
-    """
-    return evaluate(net, obs, taus)[0] if suits(net) else net(obs, taus)
-
-
-def suits(net: ImplicitQuantileNetwork) -> bool:
-    """
-    :param net: a network
-    :return: whether it is made of the layers that this module knows, all trained, without hooks or autocast, on the CPU:
-        ReLU, one hidden layer in each head, no prior, nothing to learn in the features extractor
+    :return: quantiles of the return, those of ``net(obs, taus)``, without a gradient, (K, A, N, B)
     """
     layers = layers_of(net)
-    return (
-        layers is not None
-        and not th.is_autocast_enabled("cpu")
-        and all(_is_plain(layer) for part in layers for layer in part)
-        and not ("forward" in net.__dict__ or net._forward_hooks or net._forward_pre_hooks)
-    )
-
-
-def _is_plain(layer: nn.Module) -> bool:
-    if type(layer) is not EnsembleLinear or "forward" in layer.__dict__ or layer._forward_hooks or layer._forward_pre_hooks:
-        return False
-    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")  # Module.__getattr__ takes longer
-    if weight is None or bias is None:
-        return False
-    plain = weight.requires_grad and bias.requires_grad and weight.is_cpu and weight.dtype == bias.dtype == th.float32
-    return plain and not (layer._backward_hooks or weight._backward_hooks or bias._backward_hooks)
-
-
-def _parts(net: ImplicitQuantileNetwork) -> Any:
-    """Layers of the trunk, the embedding, the shared part and the heads."""
-    modules: Any = net._modules  # past Module.__getattr__, which takes longer
-    return tuple(list(modules[part]._modules.values()) for part in ("trunk", "embedding", "shared", "heads"))
-
-
-def layers_of(net: ImplicitQuantileNetwork) -> tuple[Layers, Layers, Layers, Layers] | None:
-    """
-    :param net: a network
-    :return: the layers of its trunk, embedding, shared part and heads; None if it has others, or is not the plain network
-    """
-    if net.prior_extractor is not None or net.independent_heads or type(net) is not ImplicitQuantileNetwork:
-        return None
-    parts = trunk, embedding, shared, heads = _parts(net)
-    hidden = [*trunk, *embedding, *shared, *heads[:-1]]
-    known = len(heads) == 2 and len(embedding) == 1 and all(getattr(x, "activation", None) is th.relu_ for x in hidden)
-    if not known or getattr(heads[-1], "activation", th.relu_) is not None:
-        return None
-    return None if next(net.features_extractor.parameters(), None) is not None else parts
+    with th.no_grad():
+        return net(obs, taus).permute(0, 3, 2, 1) if layers is None else evaluate(layers, obs, taus)[0]
 
 
 def _multiply(x: th.Tensor, y: th.Tensor) -> th.Tensor:
@@ -95,88 +168,83 @@ def _multiply(x: th.Tensor, y: th.Tensor) -> th.Tensor:
     return onednn_product(x, y) if through_onednn(x.numel() * y.shape[1]) else th.mm(x, y)
 
 
-def _hidden(layer: EnsembleLinear, x: th.Tensor) -> th.Tensor:
-    """A layer and its ReLU, (R, in) to (R, K * out)."""
-    if through_onednn(len(x) * layer.weight.numel()):
-        return th.ops.mkldnn._linear_pointwise.default(x, layer.weight, layer.bias, "relu", [], "")
-    return th.addmm(layer.bias, x, layer.weight.T).relu_()
-
-
-def _chain(layers: Layers, x: th.Tensor) -> list[th.Tensor]:
-    """The inputs of all layers and the output of the last."""
+def _forward(layers: list[Affine], x: th.Tensor) -> list[th.Tensor]:
+    """The inputs of all layers, each with its ReLU, and the output of the last, (R, in) to (R, K * out)."""
     values = [x]
-    for layer in layers:
-        values.append(_hidden(layer, values[-1]))
+    for weight, bias in layers:
+        if through_onednn(len(x) * weight.numel()):
+            x = th.ops.mkldnn._linear_pointwise.default(x, weight, bias, "relu", [], "")
+        else:
+            x = nn.functional.linear(x, weight, bias).relu_()
+        values.append(x)
     return values
 
 
-@th.no_grad()
-def evaluate(net: ImplicitQuantileNetwork, obs: PyTorchObs, taus: th.Tensor) -> tuple[th.Tensor, Pass]:
+def evaluate(layers: Layers, obs: PyTorchObs, taus: th.Tensor) -> tuple[th.Tensor, Pass]:
     """
-    :param net: a network that :func:`suits`
+    The forward pass, to be called without gradients.
+
+    :param layers: layers of a network
     :param obs: observations, (B, ...)
     :param taus: quantile fractions, (T, N) where T divides B: observation b has those of row b modulo T
-    :return: quantiles of the return, (K, B, N, A), as ``net(obs, taus)``, and what :func:`differentiate` needs
+    :return: quantiles of the return, those of ``net(obs, taus)``, (K, A, N, B), and what :func:`differentiate` needs
     """
-    trunk, (embedding,), shared, (first, last) = _parts(net)
-    inputs = _chain(trunk, net.extract_features(obs, net.features_extractor))
+    inputs = _forward(layers.trunk, layers.features(obs))
     n_rows, n = taus.shape
-    features = inputs[-1].view(1, -1, n_rows, inputs[-1].shape[1])
-    cosines = th.cos(taus.T.reshape(-1, 1) * net.frequencies)
-    embedded = _hidden(embedding, cosines).view(n, 1, n_rows, -1)
-    products = _chain([*shared, first], (features * embedded).view(-1, inputs[-1].shape[1]))
-    k, a = net.n_heads, net.n_actions
+    width = inputs[-1].shape[1]
+    features = inputs[-1].view(1, -1, n_rows, width)
+    cosines = (taus.T.reshape(-1, 1) * layers.frequencies).cos_()
+    embedded = _forward([layers.embedding], cosines)[1].view(n, 1, n_rows, width)
+    products = _forward(layers.hidden, (features * embedded).view(-1, width))
+    k, a, hidden, (weight, bias) = layers.n_heads, layers.n_actions, products[-1], layers.last
     if k == 1:
-        values = th.addmm(last.bias.unsqueeze(1), last.weight, products[-1].T)  # (A, N * B)
+        values = th.addmm(bias.unsqueeze(1), weight, hidden.T)  # (A, N * B)
     else:
-        hidden = products[-1].view(len(products[-1]), k, -1).permute(1, 2, 0)  # (K, out, N * B)
-        values = th.baddbmm(last.bias.view(k, a, 1), last.weight.view(k, a, -1), hidden)
-    return values.view(k, a, n, -1).permute(0, 3, 2, 1), Pass(inputs, cosines, features, embedded, products)
+        by_head = hidden.view(len(hidden), k, -1).permute(1, 2, 0)  # (K, out, N * B)
+        values = th.baddbmm(bias.view(k, a, 1), weight.view(k, a, -1), by_head)
+    return values.view(k, a, n, -1), Pass(inputs, cosines, features, embedded, products)
 
 
-def _through_relu(grad: th.Tensor, output: th.Tensor) -> th.Tensor:
-    """The gradient before a ReLU, in place."""
-    return th.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
-
-
-def _parameters(layer: EnsembleLinear, grad: th.Tensor, x: th.Tensor) -> None:
+def _set_gradients(layer: Affine, grad: th.Tensor, x: th.Tensor) -> None:
     """Gradients of a layer's weights, from that of its output, (R, out), and its input, (R, in)."""
-    layer.weight.grad = _multiply(x.T, grad).T.contiguous() if grad.shape[1] > 2 * x.shape[1] else _multiply(grad.T, x)
-    layer.bias.grad = grad.sum(dim=0)
+    of_weight = _multiply(x.T, grad).T.contiguous() if grad.shape[1] > 2 * x.shape[1] else _multiply(grad.T, x)
+    layer.weight.grad, layer.bias.grad = of_weight, grad.sum(dim=0)
 
 
-def _back(layers: Layers, values: list[th.Tensor], grad: th.Tensor, of_input: bool) -> th.Tensor:
+def _backward(layers: list[Affine], values: list[th.Tensor], grad: th.Tensor, of_input: bool) -> th.Tensor:
     """Through layers with ReLU, from the last one's output to the first one's input, if that has a gradient."""
     for i in reversed(range(len(layers))):
-        grad = _through_relu(grad, values[i + 1])
-        _parameters(layers[i], grad, values[i])
+        grad = th.ops.aten.threshold_backward.grad_input(grad, values[i + 1], 0, grad_input=grad)  # of ReLU, in place
+        _set_gradients(layers[i], grad, values[i])
         if i or of_input:
             grad = _multiply(grad, layers[i].weight)
     return grad
 
 
-@th.no_grad()
-def differentiate(net: ImplicitQuantileNetwork, forward: Pass, grad: th.Tensor) -> None:
+def differentiate(layers: Layers, forward: Pass, grad: th.Tensor) -> None:
     """
-    Set the gradients of all weights.
+    The backward pass, to be called without gradients: sets those of all weights.
 
-    :param net: the network of :func:`evaluate`
-    :param forward: what that returned, used up by this
+    :param layers: layers of a network
+    :param forward: what :func:`evaluate` returned, used up by this
     :param grad: derivative of the loss by the quantiles, (K, A, N, B)
     """
-    trunk, (embedding,), shared, (first, last) = _parts(net)
     inputs, cosines, features, embedded, products = forward
-    hidden, k, a = products[-1], net.n_heads, net.n_actions
+    hidden, last, k, a = products[-1], layers.last, layers.n_heads, layers.n_actions
     rows = len(hidden)
-    grad = grad.reshape(k, a, rows)
-    weight, heads = last.weight.view(k, a, -1), hidden.view(rows, k, -1).transpose(0, 1)  # (K, A, out), (K, R, out)
-    of_hidden = th.empty_like(hidden)
-    th.bmm(grad.transpose(1, 2), weight, out=of_hidden.view(rows, k, -1).transpose(0, 1))
-    last.weight.grad = th.bmm(grad, heads).view(k * a, -1)
-    last.bias.grad = grad.sum(dim=2).view(-1)
-    of_product = _back([*shared, first], products, of_hidden, of_input=True).view(len(embedded), *features.shape[1:])
-    of_features = (of_product * embedded).sum(dim=0).flatten(0, 1)
-    of_embedded = of_product.mul_(features).sum(dim=1).flatten(0, 1)
-    _back([embedding], [cosines, embedded.flatten(0, 2)], of_embedded, of_input=False)
-    if trunk:
-        _back(trunk, inputs, of_features, of_input=False)
+    if k == 1:
+        grad = grad.view(a, rows)
+        last.weight.grad, last.bias.grad = th.mm(grad, hidden), grad.sum(dim=1)
+        of_hidden = th.mm(grad.T, last.weight)
+    else:
+        grad = grad.view(k, a, rows)
+        of_hidden = th.empty_like(hidden)
+        by_head, of_head = (x.view(rows, k, -1).transpose(0, 1) for x in (hidden, of_hidden))  # (K, R, out)
+        last.weight.grad, last.bias.grad = th.bmm(grad, by_head).view(k * a, -1), grad.sum(dim=2).view(-1)
+        th.bmm(grad.transpose(1, 2), last.weight.view(k, a, -1), out=of_head)
+    of_product = _backward(layers.hidden, products, of_hidden, of_input=True).view(len(embedded), *features.shape[1:])
+    of_features = (of_product * embedded).sum(dim=0).view(-1, features.shape[3])
+    of_embedded = of_product.mul_(features).sum(dim=1).view(len(cosines), -1)
+    _backward([layers.embedding], [cosines, embedded.view(len(cosines), -1)], of_embedded, of_input=False)
+    if layers.trunk:
+        _backward(layers.trunk, inputs, of_features, of_input=False)

@@ -30,7 +30,7 @@ class Update(NamedTuple):
     """What a gradient step returns."""
 
     loss: th.Tensor  # ()
-    values: th.Tensor  # each head's value of the actions taken, (K, B)
+    taken: th.Tensor  # quantiles of the actions taken, (K, N, B)
 
 
 class Recorder(Protocol):
@@ -160,7 +160,7 @@ class Recording:
     def replay(self, inputs: Inputs) -> Update:
         """
         :param inputs: arguments of the recorded kind
-        :return: the loss, and values that the next replay overwrites
+        :return: the loss, and quantiles that the next replay overwrites
         """
         for given, place in zip(inputs.tensors(), self.inputs.tensors(), strict=True):
             place.copy_(given, non_blocking=True)
@@ -171,7 +171,7 @@ class Recording:
         self._replay()
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
-        return Update(self.result.loss.clone(), self.result.values)
+        return Update(self.result.loss.clone(), self.result.taken)
 
 
 class RecordedUpdates:
@@ -196,7 +196,7 @@ class RecordedUpdates:
         Do one update.
 
         :param batch: B transitions
-        :return: the loss, and each head's value of the actions taken, which the next update may overwrite
+        :return: the loss, and the quantiles of the actions taken, which the next update may overwrite
         """
         inputs = Inputs(batch, self.model._target_levels())
         kind = None if self.failed else kind_of(self.model, inputs)

@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from sb3_ora.adapters.base import RiskAdapter, find_adapters
 from sb3_ora.adapters.schedule import ScheduleAdapter
-from sb3_ora.iqn import by_hand
+from sb3_ora.iqn import adam, by_hand
 from sb3_ora.iqn.acting import ActingAlgorithm
 from sb3_ora.checks import named
 from sb3_ora.iqn.arguments import algorithm_of, check_algorithm, check_learner, check_made_with, check_n_steps
@@ -37,9 +37,9 @@ from sb3_ora.iqn.finite import (
     checked_loss,
     tell_callbacks,
 )
-from sb3_ora.iqn.losses import losses_and_slopes, quantile_huber_loss
+from sb3_ora.iqn.losses import quantile_huber_loss
 from sb3_ora.iqn.masks import check_mask, mask_values
-from sb3_ora.iqn.networks import ImplicitQuantileNetwork, of_actions
+from sb3_ora.iqn.networks import ImplicitQuantileNetwork
 from sb3_ora.iqn.policies import CnnPolicy, IQNPolicy, MlpPolicy, MultiInputPolicy
 from sb3_ora.risk.distortions import Distortion, Neutral, make_distortion, midpoints
 from sb3_ora.risk.schedules import check_schedule, make_level_schedule
@@ -52,8 +52,14 @@ SelfIQN = TypeVar("SelfIQN", bound="IQN")
 
 @functools.cache
 def _grids(n: int, n_rows: int, device: th.device) -> tuple[th.Tensor, th.Tensor]:
-    """Where T rows are spaced, (T,), and where n strata begin, in n-ths, (n, 1)."""
-    return th.arange(n_rows, device=device) / n_rows, th.arange(n, dtype=th.float32, device=device).unsqueeze(1)
+    """Where T rows are spaced, (T,), and where n strata begin, (n, 1)."""
+    return th.arange(n_rows, device=device) / n_rows, th.arange(n, device=device).unsqueeze(1) / n
+
+
+def _index(actions: th.Tensor, quantiles: th.Tensor) -> th.Tensor:
+    """Actions, (K, B) or (1, B), as an index for the second dimension of quantiles, (K, A, N, B)."""
+    n_heads, _, n, n_rows = quantiles.shape
+    return actions.view(-1, 1, 1, n_rows).expand(n_heads, 1, n, n_rows)
 
 
 class IQN(ActingAlgorithm):
@@ -371,7 +377,7 @@ class IQN(ActingAlgorithm):
         n_rows = batch_size // SHARING if batch_size % SHARING == 0 else batch_size
         spacing, strata = _grids(n, n_rows, self.device)
         within = (th.rand(n, 1, device=self.device) + spacing).frac_()  # (n, T)
-        return within.add_(strata).div_(n).T
+        return th.add(strata, within, alpha=1 / n).T
 
     def _target_levels(self) -> th.Tensor | None:
         """
@@ -404,72 +410,87 @@ class IQN(ActingAlgorithm):
         :param batch: the transitions
         :return: the action whose return each head takes as its target, (K, B)
         """
-        return mask_values(values, self.policy.valid_actions(batch.next_observations)).argmax(dim=2)
+        values = mask_values(values, self.policy.valid_actions(batch.next_observations))
+        return values.max(dim=2).indices  # argmax takes up to ten times as long
 
     def _target_quantiles(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> th.Tensor:
         """
         :param batch: B transitions
         :param levels: see :meth:`_target_levels`; None for the present ones
-        :return: samples of each head's own target distribution, r + gamma^n Z^k(s', a*_k), (K, B, N')
+        :return: samples of each head's own target distribution, r + gamma^n Z^k(s', a*_k), (K, N', B)
         """
         n = self.n_target_quantiles
-        with th.no_grad():
-            taus, distorted = self._target_taus(len(batch.rewards), self._target_levels() if levels is None else levels)
-            quantiles = by_hand.quantiles(self.quantile_net_target, batch.next_observations, taus)  # (K, B, N' or 2N', A)
-            if self.double_q:
-                choosing = by_hand.quantiles(self.quantile_net, batch.next_observations, taus[:, n:] if distorted else taus)
-            else:
-                choosing = quantiles[:, :, n:] if distorted else quantiles
-            next_actions = self._next_actions(choosing.mean(dim=2), batch)  # (K, B)
-            next_quantiles = of_actions(quantiles[:, :, :n], next_actions)  # (K, B, N')
-            # For n-step replay, discount factor is gamma**n_steps (when no early termination)
-            discounts = batch.discounts if batch.discounts is not None else self.gamma
-            return batch.rewards + (1 - batch.dones) * discounts * next_quantiles
+        taus, distorted = self._target_taus(len(batch.rewards), self._target_levels() if levels is None else levels)
+        quantiles = by_hand.quantiles(self.quantile_net_target, batch.next_observations, taus)  # (K, A, N' or 2N', B)
+        choosing = quantiles
+        if self.double_q:
+            choosing = by_hand.quantiles(self.quantile_net, batch.next_observations, taus[:, n:] if distorted else taus)
+        elif distorted:
+            choosing = quantiles[:, :, n:]
+        next_actions = self._next_actions(choosing.mean(dim=2).transpose(1, 2), batch)  # (K, B)
+        if distorted:
+            quantiles = quantiles[:, :, :n]
+        next_quantiles = quantiles.gather(1, _index(next_actions, quantiles)).squeeze(1)  # (K, N', B)
+        follows = th.rsub(batch.dones, 1)  # (B, 1)
+        if batch.discounts is None:
+            return th.addcmul(batch.rewards.T, follows.T, next_quantiles, value=self.gamma)
+        # For n-step replay, discount factor is gamma**n_steps (when no early termination)
+        return th.addcmul(batch.rewards.T, follows.mul_(batch.discounts).T, next_quantiles)
 
-    def _loss(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> tuple[th.Tensor, th.Tensor]:
+    def _loss(
+        self, quantiles: th.Tensor, targets: th.Tensor, taus: th.Tensor, batch: ReplayBufferSamples
+    ) -> tuple[th.Tensor, th.Tensor, th.Tensor]:
         """
+        :param quantiles: the network's quantiles, (K, A, N, B)
+        :param targets: samples of the heads' target distributions, (K, N', B)
+        :param taus: fractions of the quantiles, (T, N)
         :param batch: B transitions
-        :param levels: see :meth:`_target_levels`; None for the present ones
-        :return: the loss, and each head's value of the actions taken, (K, B)
+        :return: the loss, (); its derivative by the quantiles, (K, A, N, B); quantiles of the actions taken, (K, N, B)
         """
-        targets = self._target_quantiles(batch, levels)  # (K, B, N')
-        taus = self._draw_taus(self.n_quantiles, len(batch.rewards))  # (T, N)
-        quantiles = self.quantile_net(batch.observations, taus)  # (K, B, N, A)
-        actions = batch.actions.long() - int(self.action_space.start)
-        quantiles = of_actions(quantiles, actions.squeeze(1).expand(len(quantiles), -1))  # (K, B, N)
-        losses = quantile_huber_loss(quantiles, targets, taus.T.repeat(1, quantiles.shape[1] // len(taus)).T)  # (K, B)
-        values = quantiles.detach().mean(dim=2)
-        if self.policy.bootstrap_p == 1:
-            return losses.mean(), values
-        mask = bootstrap_mask(batch, len(losses), self.policy.bootstrap_p)  # (K, B)
-        return (mask * losses).sum() / mask.sum().clamp(min=1), values
-
-    @th.no_grad()
-    def _loss_by_hand(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> tuple[th.Tensor, th.Tensor]:
-        """
-        The same as :meth:`_loss` and ``backward()`` of it, without autograd.
-
-        :param batch: B transitions
-        :param levels: see :meth:`_target_levels`; None for the present ones
-        :return: the loss, and each head's value of the actions taken, (K, B)
-        """
-        targets = self._target_quantiles(batch, levels)  # (K, B, N')
-        taus = self._draw_taus(self.n_quantiles, len(batch.rewards))  # (T, N)
-        quantiles, forward = by_hand.evaluate(self.quantile_net, batch.observations, taus)  # (K, B, N, A)
-        actions = (batch.actions.long() - int(self.action_space.start)).squeeze(1)
-        taken = of_actions(quantiles, actions.expand(len(quantiles), -1))  # (K, B, N)
-        losses, slopes = losses_and_slopes(taken, targets, taus.T.repeat(1, len(actions) // len(taus)).T)
+        actions = batch.actions.long()
+        if self.action_space.start:
+            actions = actions - int(self.action_space.start)
+        index = _index(actions.T, quantiles)
+        taken = quantiles.gather(1, index).squeeze(1)
+        fractions = taus.T.unsqueeze(1).expand(-1, len(actions) // len(taus), -1).flatten(1)  # (N, B)
+        losses, slopes = quantile_huber_loss(taken, targets, fractions)  # (K, B), (K, N, B)
         if self.policy.bootstrap_p == 1:
             loss, slopes = losses.mean(), slopes.div_(losses.numel())
         else:
             mask = bootstrap_mask(batch, len(losses), self.policy.bootstrap_p)  # (K, B)
             weights = mask / mask.sum().clamp(min=1)
-            loss, slopes = (weights * losses).sum(), slopes * weights.unsqueeze(2)
-        chosen = actions == th.arange(quantiles.shape[3]).unsqueeze(1)  # (A, B)
-        by_hand.differentiate(
-            self.quantile_net, forward, th.where(chosen.unsqueeze(1), slopes.transpose(1, 2).unsqueeze(1), 0.0)
-        )
-        return loss, taken.mean(dim=2)
+            loss, slopes = (weights * losses).sum(), slopes.mul_(weights.unsqueeze(1))
+        return loss, th.zeros_like(quantiles).scatter_(1, index, slopes.unsqueeze(1)), taken
+
+    def _differentiate(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> Update:
+        """
+        Set the gradients of all weights. The loss tells its derivative by the network's quantiles; autograd has the rest,
+        or :mod:`~sb3_ora.iqn.by_hand` where it knows the network.
+
+        :param batch: B transitions
+        :param levels: see :meth:`_target_levels`; None for the present ones
+        :return: the loss, and the quantiles of the actions taken
+        """
+        net, layers = self.quantile_net, by_hand.layers_of(self.quantile_net)
+        with th.no_grad():
+            targets = self._target_quantiles(batch, levels)  # (K, N', B)
+            taus = self._draw_taus(self.n_quantiles, len(batch.rewards))  # (T, N)
+            if layers is not None:
+                quantiles, forward = by_hand.evaluate(layers, batch.observations, taus)  # (K, A, N, B)
+                loss, derivative, taken = self._loss(quantiles, targets, taus, batch)
+                by_hand.differentiate(layers, forward, derivative)
+                return Update(loss, taken)
+        quantiles = net(batch.observations, taus).permute(0, 3, 2, 1)
+        with th.no_grad():
+            loss, derivative, taken = self._loss(quantiles.detach(), targets, taus, batch)
+        for parameter in self._trained():  # optimizer.zero_grad() takes much longer
+            parameter.grad = None
+        quantiles.backward(derivative)
+        return Update(loss, taken)
+
+    def _trained(self) -> list[th.nn.Parameter]:
+        """The optimizer's parameters."""
+        return [parameter for group in self.policy.optimizer.param_groups for parameter in group["params"]]
 
     def _update(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> Update:
         """
@@ -477,22 +498,14 @@ class IQN(ActingAlgorithm):
 
         :param batch: B transitions
         :param levels: see :meth:`_target_levels`; None for the present ones
-        :return: the loss, and each head's value of the actions taken
+        :return: the loss, and the quantiles of the actions taken
         """
-        optimizer = self.policy.optimizer
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if type(self)._loss is IQN._loss and by_hand.suits(self.quantile_net):
-            loss, values = self._loss_by_hand(batch, levels)
-        else:
-            loss, values = self._loss(batch, levels)
-            for parameter in parameters:  # optimizer.zero_grad() takes much longer
-                parameter.grad = None
-            loss.backward()
+        loss, taken = self._differentiate(batch, levels)
         if self.max_grad_norm is not None:
-            th.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+            th.nn.utils.clip_grad_norm_(self._trained(), self.max_grad_norm)
         loss = check_update(self, loss, batch)
-        optimizer.step()
-        return Update(loss, values)
+        adam.step(self.policy.optimizer)
+        return Update(loss, taken)
 
     def _update_constants(self) -> Hashable:
         """
@@ -517,9 +530,10 @@ class IQN(ActingAlgorithm):
 
         self._n_updates += gradient_steps
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        self.logger.record("train/loss", checked_loss(self, th.stack(losses).mean().item()))
+        loss = losses[0] if gradient_steps == 1 else th.stack(losses).mean()
+        self.logger.record("train/loss", checked_loss(self, loss.item()))
         if self.policy.n_heads > 1:
-            self.logger.record("train/q_spread", update.values.std(dim=0).mean().item())
+            self.logger.record("train/q_spread", update.taken.mean(dim=1).std(dim=0).mean().item())
 
     def _adopt_adapter(self, callback: MaybeCallback) -> bool:
         """

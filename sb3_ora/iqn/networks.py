@@ -132,17 +132,6 @@ def ensemble_mlp(n_heads: int, widths: list[int], activation_fn: type[nn.Module]
     return nn.Sequential(*(EnsembleLinear(n_heads, *widths, activation) for widths, activation in pairs))
 
 
-def of_actions(quantiles: th.Tensor, actions: th.Tensor) -> th.Tensor:
-    """
-    :param quantiles: quantiles of every action, (K, B, N, A)
-    :param actions: one action for each head and observation, (K, B)
-    :return: its quantiles, (K, B, N)
-    """
-    taken = actions.unsqueeze(1) == th.arange(quantiles.shape[3], device=actions.device).unsqueeze(1)  # (K, A, B)
-    by_action = quantiles.permute(0, 3, 2, 1)  # (K, A, N, B), as the network lays them out
-    return th.where(taken.unsqueeze(2), by_action, 0.0).sum(dim=1).transpose(1, 2)  # much faster than gather, backwards too
-
-
 class Encoding(NamedTuple):
     """What the network makes of a batch of B observations, whatever the quantile fractions."""
 

@@ -9,7 +9,7 @@ import torch as th
 from torch import nn
 
 from sb3_ora.risk.distortions import Distortion, midpoints
-from sb3_ora.risk.keys import StateKey
+from sb3_ora.risk.keys import Observations, StateKey
 from sb3_ora.risk.measures import EpistemicMeasure
 from sb3_ora.risk.table import RiskTable
 
@@ -51,6 +51,7 @@ class RiskState(nn.Module):
         self.scope, self.n_actions = scope, n_actions
         self.grid: list[float] | None = None  # levels that an adapter chooses from
         self._known_weights: dict[tuple[float, int], np.ndarray] = {}
+        self._known_taus: tuple[float, th.device, th.Tensor] | None = None  # of the last level
         self.use_mean = measure is None  # no adaptation: the mean of the heads, whatever the measure
         self.midpoints: th.Tensor
         self.register_buffer("midpoints", midpoints(n_samples).unsqueeze(0), persistent=False)
@@ -63,11 +64,21 @@ class RiskState(nn.Module):
         if isinstance(level, np.ndarray):
             levels = th.as_tensor(level, dtype=th.float32, device=self.midpoints.device)
             return self.distortion(self.midpoints, levels.unsqueeze(1))
-        return self.distortion(self.midpoints, self.level if level is None else level)
+        level = self.level if level is None else level
+        if self._known_taus is None or self._known_taus[:2] != (level, self.midpoints.device):
+            self._known_taus = level, self.midpoints.device, self.distortion(self.midpoints, level)
+        return self._known_taus[2]
 
-    def keys(self, observations: np.ndarray | dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
+    def state_keys(self, observations: Observations) -> np.ndarray | None:
         """
         :param observations: states, (B, ...)
+        :return: their keys, int64 (B,); None unless alpha depends on the state
+        """
+        return None if self.state_key is None or self.scope != "state-action" else self.state_key(observations)
+
+    def pair_keys(self, states: np.ndarray | None, actions: np.ndarray) -> np.ndarray:
+        """
+        :param states: what :meth:`state_keys` says of states, (B,)
         :param actions: action indices, (B,); ``NO_ACTION`` is not allowed here
         :return: keys of the table, int64 (B,)
         """
@@ -75,16 +86,25 @@ class RiskState(nn.Module):
             return np.zeros(len(actions), dtype=np.int64)
         if self.scope == "action":
             return actions.astype(np.int64)
-        assert self.state_key is not None
-        return self.state_key(observations) * self.n_actions + actions
+        assert states is not None
+        return states * self.n_actions + actions
 
-    def alphas(self, observations: np.ndarray | dict[str, np.ndarray], previous_actions: np.ndarray) -> np.ndarray:
+    def keys(self, observations: Observations, actions: np.ndarray) -> np.ndarray:
+        """
+        :param observations: states, (B, ...)
+        :param actions: action indices, (B,); ``NO_ACTION`` is not allowed here
+        :return: keys of the table, int64 (B,)
+        """
+        return self.pair_keys(self.state_keys(observations), actions)
+
+    def alphas(self, observations: Observations, previous_actions: np.ndarray, states: np.ndarray | None = None) -> np.ndarray:
         """
         The level at which each state's actions are compared, alpha(s_t, a_{t-1}) (paper, Algorithm 1, line 4).
         The initial alpha where there is no previous action, unless there is one alpha for everything.
 
         :param observations: states, (B, ...)
         :param previous_actions: indices of the actions taken before them, (B,), ``NO_ACTION`` at an episode's start
+        :param states: what :meth:`state_keys` says of the observations, where that is known already, (B,)
         :return: alpha for each state, (B,)
         """
         if self.table is None or self.use_mean:
@@ -93,8 +113,8 @@ class RiskState(nn.Module):
         if self.scope == "global":
             alphas[:] = self.table.lookup(np.zeros(1, dtype=np.int64))
         elif len(self.table) and (known := previous_actions != NO_ACTION).any():
-            keys = self.keys(observations, np.where(known, previous_actions, 0))
-            alphas[known] = self.table.lookup(keys[known])
+            states = self.state_keys(observations) if states is None else states
+            alphas[known] = self.table.lookup(self.pair_keys(states, previous_actions)[known])
         return alphas
 
     def risk_values(self, values: np.ndarray, alphas: np.ndarray) -> np.ndarray:
@@ -104,7 +124,7 @@ class RiskState(nn.Module):
         :return: risk-adjusted values, minus the measure of the loss, (B, A)
         """
         if self.measure is None or self.use_mean or len(values) == 1:
-            return values.mean(axis=0)
+            return values[0] if len(values) == 1 else values.mean(axis=0)
         weights = np.array([self._weights(alpha, len(values)) for alpha in alphas.tolist()], dtype=values.dtype)  # (B, K)
         return np.einsum("kba,bk->ba", np.sort(values, axis=0), weights)
 

@@ -33,6 +33,8 @@ class _Column:
 
 
 def _key_list(keys: np.ndarray) -> list[int]:
+    if isinstance(keys, np.ndarray) and keys.ndim == 1 and keys.dtype == np.int64:
+        return keys.tolist()
     keys = np.atleast_1d(np.asarray(keys))
     if keys.ndim > 1:
         raise ValueError(f"keys must be a vector, got shape {keys.shape}")
@@ -87,8 +89,8 @@ class RiskTable:
         :param keys: Keys (B,), integers.
         :return: Levels (B,), float64; ``initial`` for keys not in the table.
         """
-        rows = np.array([self._row_of.get(key, -1) for key in _key_list(keys)], dtype=np.int64)
-        return np.where(rows >= 0, self.alpha[rows], self.initial)
+        rows, alpha = map(self._row_of.get, _key_list(keys)), self.alpha
+        return np.array([self.initial if row is None else alpha[row] for row in rows], dtype=np.float64)
 
     def rows(self, keys: np.ndarray) -> np.ndarray:
         """

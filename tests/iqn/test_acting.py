@@ -98,7 +98,9 @@ def test_previous_actions_are_those_of_the_episode(algorithm, monkeypatch):
     model = tiny(algorithm, DummyVecEnv([lambda game=game: game for game in games]), learning_starts=30, train_freq=2)
     used, ask = [], model.policy.risk.alphas
     monkeypatch.setattr(
-        model.policy.risk, "alphas", lambda obs, previous: used.append((obs.copy(), previous.copy())) or ask(obs, previous)
+        model.policy.risk,
+        "alphas",
+        lambda obs, previous, states: used.append((obs.copy(), previous.copy())) or ask(obs, previous, states),
     )
     after = Recorder(lambda model: model._previous_actions.copy())
     model.learn(120, callback=after)

@@ -77,21 +77,21 @@ def test_the_loss_counts_masked_heads_only(monkeypatch):
     model = tiny(ORAIQN, AnySpace(spaces.Box(-1, 1, (3,))), policy_kwargs={"bootstrap_p": 0.5})
     batch = transitions(20)
     monkeypatch.setattr(th, "rand", lambda *shape, **kwargs: th.full(shape, 0.3))
-    taus = model._draw_taus(8, 20).repeat(4, 1)
+    taus = model._draw_taus(8, 20).repeat(4, 1).T  # (N, B)
     with th.no_grad():
-        quantiles = model.quantile_net(batch.observations, taus)
-        quantiles = th.stack([quantiles[:, b, :, batch.actions[b, 0]] for b in range(20)], dim=1)  # (K, B, N)
-        losses = quantile_huber_loss(quantiles, model._target_quantiles(batch), taus)
+        quantiles = model.quantile_net(batch.observations, taus.T)
+        quantiles = th.stack([quantiles[:, b, :, batch.actions[b, 0]] for b in range(20)], dim=2)  # (K, N, B)
+        losses, _ = quantile_huber_loss(quantiles, model._target_quantiles(batch), taus)
     mask = bootstrap_mask(batch, 4, 0.5) == 1
     assert 0 < mask.sum() < mask.numel()
-    assert model._loss(batch)[0].item() == pytest.approx(losses[mask].mean().item(), rel=1e-5)
+    assert model._differentiate(batch).loss.item() == pytest.approx(losses[mask].mean().item(), rel=1e-5)
 
 
 def test_heads_without_any_transition_stay_as_they_are():
     model = tiny(ORAIQN, AnySpace(spaces.Box(-1, 1, (3,))), policy_kwargs={"bootstrap_p": 0.5})
     batch = transitions(1)
     learns = bootstrap_mask(batch, 4, 0.5)[:, 0].bool()
-    model._loss(batch)[0].backward()
+    model._differentiate(batch)
     moved = model.quantile_net.heads[0].weight.grad.view(4, -1).abs().sum(dim=1) > 0
     assert moved.tolist() == learns.tolist()
     assert learns.any() and not learns.all()

@@ -1,6 +1,9 @@
 """The update without autograd against autograd, for every network and loss that takes it, and who does not take it."""
 
+import copy
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch as th
@@ -41,10 +44,11 @@ def test_quantiles_and_gradients_are_those_of_autograd(n_heads, net_arch, shared
     expected, wanted = net(obs, taus).detach(), gradients(net, slopes, obs, taus)
     for parameter in net.parameters():
         parameter.grad = None
-    assert by_hand.suits(net)
-    found, forward = by_hand.evaluate(net, obs, taus)
-    th.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-    by_hand.differentiate(net, forward, slopes)
+    layers = by_hand.layers_of(net)
+    with th.no_grad():
+        found, forward = by_hand.evaluate(layers, obs, taus)
+        th.testing.assert_close(found.permute(0, 3, 2, 1), expected, rtol=1e-5, atol=1e-6)
+        by_hand.differentiate(layers, forward, slopes)
     for parameter, gradient in zip(net.parameters(), wanted, strict=True):
         assert parameter.grad.is_contiguous()
         th.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
@@ -56,8 +60,8 @@ def test_a_training_is_the_same_with_autograd(algorithm, options, monkeypatch):
     """After 60 updates, over which differences in rounding may grow."""
     weights, counts, differentiate = [], [], by_hand.differentiate
     monkeypatch.setattr(by_hand, "differentiate", lambda *args: (counts.append(len(weights)), differentiate(*args)))
-    for suits in (by_hand.suits, lambda net: False):
-        monkeypatch.setattr(by_hand, "suits", suits)
+    for layers_of in (by_hand.layers_of, lambda net: None):
+        monkeypatch.setattr(by_hand, "layers_of", layers_of)
         model = tiny(algorithm, Chain(), train_freq=1, **options).learn(80)
         weights.append(th.cat([parameter.detach().flatten() for parameter in model.quantile_net.parameters()]))
     th.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
@@ -90,15 +94,6 @@ def test_other_networks_are_not(network, monkeypatch):
     assert not used(tiny(ORAIQN, Chain(), train_freq=1, policy_kwargs=network), monkeypatch)
 
 
-def test_a_loss_of_ones_own_is_used(monkeypatch):
-    class Scaled(IQN):
-        def _loss(self, batch, levels=None):
-            loss, values = super()._loss(batch, levels)
-            return 2 * loss, values
-
-    assert not used(tiny(Scaled, Chain(), train_freq=1), monkeypatch)
-
-
 @pytest.mark.parametrize("frozen", ["trunk.0.weight", "heads.1.bias"])
 def test_frozen_weights_stay(frozen):
     model = tiny(IQN, Chain(), train_freq=1)
@@ -112,30 +107,104 @@ def test_frozen_weights_stay(frozen):
 def test_hooks_and_networks_of_ones_own_are_called():
     net, obs, taus, calls = make_net(), th.randn(8, 5), th.rand(8, 4), []
     handle = net.heads[0].register_forward_hook(lambda *args: calls.append(args))
-    assert not by_hand.suits(net)
+    assert by_hand.layers_of(net) is None
     by_hand.quantiles(net, obs, taus)
     assert len(calls) == 1
     handle.remove()
-    assert by_hand.suits(net)
+    assert by_hand.layers_of(net) is not None
 
     class Own(ImplicitQuantileNetwork):
         pass
 
     net.__class__ = Own
-    assert not by_hand.suits(net)
+    assert by_hand.layers_of(net) is None
+
+
+def exchange_layer(net):
+    net.heads[0] = copy.deepcopy(net.heads[0])
+
+
+def exchange_weights(net):
+    net.trunk[0].weight = nn.Parameter(th.randn_like(net.trunk[0].weight))
+
+
+def exchange_values(net):
+    net.trunk[0].weight.data = th.randn_like(net.trunk[0].weight)
+
+
+@pytest.mark.parametrize("exchange", [exchange_layer, exchange_weights, exchange_values])
+def test_what_was_exchanged_is_used(exchange):
+    net, obs, taus = make_net(), th.randn(8, 5), th.rand(8, 4)
+    by_hand.quantiles(net, obs, taus)
+    exchange(net)
+    layers = by_hand.layers_of(net)
+    with th.no_grad():
+        quantiles, forward = by_hand.evaluate(layers, obs, taus)
+        by_hand.differentiate(layers, forward, th.ones_like(quantiles))
+    th.testing.assert_close(quantiles.permute(0, 3, 2, 1), net(obs, taus))
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def own_forward(net):
+    net.trunk[0].forward = lambda x: x
+
+
+def another_activation(net):
+    net.trunk[0].activation = th.tanh
+
+
+def another_extractor(net):
+    net.features_extractor = nn.Sequential(nn.Flatten(), nn.Linear(5, 5))
+
+
+def double_precision(net):
+    net.double()
+
+
+def hook_on_a_gradient(net):
+    net.embedding[0].bias.register_hook(lambda grad: grad)
+
+
+def hook_before_the_backward_pass(net):
+    net.embedding[0].register_full_backward_pre_hook(lambda module, grad: None)
+
+
+def hook_on_the_extractor(net):
+    net.features_extractor.flatten.register_forward_hook(lambda module, args, output: None)
+
+
+CHANGES = [own_forward, another_activation, another_extractor, double_precision]
+HOOKS = [hook_on_a_gradient, hook_before_the_backward_pass, hook_on_the_extractor]
+
+
+@pytest.mark.parametrize("change", [*CHANGES, *HOOKS])
+def test_what_changes_in_between_is_seen(change):
+    net = make_net()
+    assert by_hand.layers_of(net) is not None
+    change(net)
+    assert by_hand.layers_of(net) is None
+
+
+def test_networks_are_not_kept():
+    net = make_net()
+    by_hand.layers_of(net)
+    kept = weakref.ref(net)
+    del net
+    gc.collect()
+    assert kept() is None
 
 
 def test_weights_that_are_computed_are_left_to_autograd():
     model = tiny(IQN, Chain(), train_freq=1)
     layer = model.quantile_net.heads[0]
     nn.utils.parametrizations.weight_norm(layer)
-    assert not by_hand.suits(model.quantile_net)
+    assert by_hand.layers_of(model.quantile_net) is None
 
 
 def test_autocast_is_left_to_torch():
     net = make_net()
     with th.autocast("cpu", dtype=th.bfloat16):
-        assert not by_hand.suits(net)
+        assert by_hand.layers_of(net) is None
 
 
 def test_images_are_left_to_autograd(monkeypatch):

@@ -220,7 +220,7 @@ def test_targets_never_use_a_masked_action(kwargs, discounts):
     model = masked(ORAIQN, n_heads=2, gamma=0.5, **kwargs)
     set_values(model, VALUES)
     given = None if discounts is None else th.tensor(discounts)[:, None]
-    targets = model._target_quantiles(batch_of(MASKS, given))  # (K, B, N')
+    targets = model._target_quantiles(batch_of(MASKS, given)).transpose(1, 2)  # (K, B, N')
     expected = np.arange(5) + np.array([1, 1, 0, 1, 1]) * np.array(discounts or [0.5] * 5) * np.array(BEST)
     np.testing.assert_allclose(targets.numpy(), np.repeat(expected[:, :, None], 8, axis=2), rtol=1e-6)
 
@@ -230,7 +230,7 @@ def test_targets_of_the_ensembles_action():
     model = masked(ORAIQN, n_heads=2, gamma=0.5, next_action="ensemble")
     set_values(model, VALUES)
     model.policy.risk.state_key.fit(observations(MASKS))
-    targets = model._target_quantiles(batch_of(MASKS))[:, :, 0]
+    targets = model._target_quantiles(batch_of(MASKS))[:, 0]
     taken = np.array(VALUES)[:, GREEDY]
     np.testing.assert_allclose(targets.numpy(), np.arange(5) + np.array([1, 1, 0, 1, 1]) * 0.5 * taken, rtol=1e-6)
 
@@ -240,7 +240,7 @@ def test_targets_of_collected_steps():
     model = masked(IQN, n_steps=3, gamma=0.5, learning_starts=1000).learn(150)
     set_values(model, [[float(2**action) for action in range(N_ACTIONS)]])
     batch = model.replay_buffer.sample(64)
-    targets = model._target_quantiles(batch)[0]  # (B, N')
+    targets = model._target_quantiles(batch)[0].T  # (B, N')
     values = 2.0 ** np.arange(N_ACTIONS)
     best = (values * batch.next_observations["action_mask"].numpy()).max(axis=1)
     expected = batch.rewards[:, 0] + (1 - batch.dones[:, 0]) * batch.discounts[:, 0] * th.tensor(best, dtype=th.float32)

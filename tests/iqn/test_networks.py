@@ -9,7 +9,7 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
 from sb3_ora.iqn import networks
-from sb3_ora.iqn.networks import ImplicitQuantileNetwork, affine, has_faster_products, of_actions
+from sb3_ora.iqn.networks import ImplicitQuantileNetwork, affine, has_faster_products
 
 OBSERVATION, ACTION = spaces.Box(-1, 1, (5,)), spaces.Discrete(3)
 ARCHITECTURES = list(itertools.product([[], [6], [6, 4]], [[], [7]], [[], [8], [8, 9]]))
@@ -148,15 +148,9 @@ def test_gradients_are_those_of_finite_differences(n_heads, activation_fn, monke
 
     def taken(*parameters):
         quantiles = th.func.functional_call(net, dict(zip(names, parameters, strict=True)), (obs, taus))
-        return of_actions(quantiles, th.tensor([[0, 2, 1, 2]]).expand(n_heads, -1))
+        return quantiles[:, range(4), :, [0, 2, 1, 2]]
 
     assert th.autograd.gradcheck(taken, parameters)
-
-
-def test_the_quantiles_of_the_actions_taken():
-    quantiles, actions = th.randn(3, 4, 5, 6), th.randint(6, (3, 4))
-    expected = [[quantiles[k, b, :, actions[k, b]].tolist() for b in range(4)] for k in range(3)]
-    assert of_actions(quantiles, actions).tolist() == expected
 
 
 # Products through oneDNN
