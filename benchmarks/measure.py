@@ -20,6 +20,9 @@ from benchmarks.work import Learner, Make
 
 #: What processes have imported before they are made, so that none waits for it
 PRELOADED = ["benchmarks.measure", "sb3_ora", "pfrl.agents.iqn", "tianshou.algorithm.modelfree.iqn"]
+#: Steps at the start of a turn that are not timed: the first and the last of a round have two turns in a row, and would find
+#: in the processor's caches what they need
+SETTLE = 5
 T = TypeVar("T")
 
 
@@ -75,11 +78,16 @@ def rounds_of(turns: Mapping[str, Callable[[], T]], n: int) -> list[dict[str, T]
 def take_turns(runs: Mapping[str, Callable[[int], object]], n: int, rounds: int) -> list[dict[str, float]]:
     """
     :param runs: what to time in this process, by name: each takes a number of steps
-    :param n: steps per turn
+    :param n: steps per turn, after some that do not count
     :param rounds: turns, after one that does not count
     :return: processor milliseconds per step, for each round
     """
-    times = rounds_of({name: partial(timed, partial(run, n), n) for name, run in runs.items()}, rounds)
+
+    def turn(run: Callable[[int], object]) -> tuple[float, float]:
+        run(SETTLE)
+        return timed(partial(run, n), n)
+
+    times = rounds_of({name: partial(turn, run) for name, run in runs.items()}, rounds)
     return [{name: processor for name, (_, processor) in turn.items()} for turn in times]
 
 

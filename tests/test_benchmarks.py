@@ -252,6 +252,13 @@ def test_turns_are_in_processor_time():
     assert all(turn["sleep"] < 10 for turn in measure.take_turns({"sleep": sleep}, 2, 2))
 
 
+def test_turns_settle_before_they_are_timed(monkeypatch):
+    steps, timed = [], measure.timed
+    monkeypatch.setattr(measure, "timed", lambda run, n: (steps.append("timed"), timed(run, n))[1])
+    measure.take_turns({"one": steps.append}, 7, 1)
+    assert steps == [measure.SETTLE, "timed", 7] * 2
+
+
 def test_steps_per_second_count_all_environments(monkeypatch):
     monkeypatch.setattr(gpu, "make_models", lambda *_: {"IQN": None})
     monkeypatch.setattr(gpu, "gradient_steps", lambda *_: None)

@@ -55,7 +55,7 @@ def test_numbers_of_a_training():
     logged = model.logger.name_to_value
     assert len(kept) == 3
     assert logged["train/loss"] == pytest.approx(np.mean([one.loss.item() for one in kept]))
-    assert logged["train/q_spread"] == pytest.approx(np.std(kept[-1].values.numpy(), axis=0, ddof=1).mean(), rel=1e-5)
+    assert logged["train/q_spread"] == pytest.approx(kept[-1].taken.numpy().mean(axis=1).std(axis=0, ddof=1).mean(), rel=1e-5)
 
 
 def test_levels_of_a_bandit_add_up(tmp_path):

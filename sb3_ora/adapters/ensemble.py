@@ -50,6 +50,11 @@ class Visits(NamedTuple):
     laws: np.ndarray  # (P, K)
 
 
+def _laws(values: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    """Values of all heads, (K, P, A), for the actions, (P,), in double precision, (P, K)."""
+    return values[:, np.arange(len(actions)), actions].T.astype(np.float64)
+
+
 class EnsembleAdapter(RiskAdapter):
     """
     Base of the adapters of alpha. It collects the visited pairs (s, a) with the law of the heads X_t(s, a), and
@@ -133,7 +138,7 @@ class EnsembleAdapter(RiskAdapter):
             return True
         assert self.model._last_obs is not None
         actions = self.model._previous_actions.copy()
-        laws = acting.values[:, np.arange(len(actions)), actions].T.astype(np.float64)  # (E, K)
+        laws = _laws(acting.values, actions)  # (E, K)
         self.last_laws = laws
         self.alphas_used.extend(self.model._acting_alphas)
         observations = self.model._last_obs
@@ -167,7 +172,8 @@ class EnsembleAdapter(RiskAdapter):
         self.updates_seen = self.model._n_updates
         if not self.pending:
             return
-        visits = Visits(*(stack_batches(part) for part in zip(*self.pending, strict=True)))  # type: ignore[arg-type]
+        parts = zip(*self.pending, strict=True)
+        visits = self.pending[0] if len(self.pending) == 1 else Visits(*map(stack_batches, parts))  # type: ignore[arg-type]
         self.pending.clear()
         self.n_pending = 0
         table, laws = self.model.policy.risk.table, []
@@ -177,9 +183,9 @@ class EnsembleAdapter(RiskAdapter):
             observations, actions = slice_batch(visits.observations, part), visits.actions[part]
             values = self.model.act_ahead(observations)  # (K, P, A)
             assert values is not None
-            laws.append(values[:, np.arange(len(actions)), actions].T)
+            laws.append(_laws(values, actions))
         assert table is not None
-        after = np.concatenate(laws).astype(np.float64)
+        after = laws[0] if len(laws) == 1 else np.concatenate(laws)
         for start in range(0, len(after), table.max_keys):  # so many can be in the table at once
             part = slice(start, start + table.max_keys)
             self._compare(visits.keys[part], visits.laws[part], after[part])

@@ -25,9 +25,10 @@ def leader(cumulative: np.ndarray, sigma: np.ndarray, alphas: np.ndarray, previo
     :param previous: Previous levels (P,).
     :return: Grid indices (P,), int64.
     """
-    objective = cumulative - sigma[:, None] * alphas  # (P, G)
-    slack = _TIE_TOLERANCE * np.abs(objective).max(axis=1, keepdims=True)
-    tied = objective <= objective.min(axis=1, keepdims=True) + slack
+    objective = cumulative - np.multiply.outer(sigma, alphas)  # (P, G)
+    # Methods of arrays such as min() take longer
+    slack = _TIE_TOLERANCE * np.maximum.reduce(np.abs(objective), axis=1, keepdims=True)
+    tied = objective <= np.minimum.reduce(objective, axis=1, keepdims=True) + slack
     if np.count_nonzero(tied) == len(tied):  # one level for each pair, as nearly always
         return np.argmax(tied, axis=1)
     distance = np.where(tied, np.abs(alphas - previous[:, None]), np.inf)
@@ -129,6 +130,8 @@ class FTPL:
         draws = self._generator.standard_exponential(len(losses))
         if self.normalize:
             losses = losses / self._scales(losses)[:, None]
+        if len(set(rows.tolist())) == len(rows):
+            return self._step(rows, losses, draws)
         levels = np.empty(len(losses))
         for pairs in rounds(rows):
             levels[pairs] = self._step(rows[pairs], losses[pairs], draws[pairs])
@@ -137,7 +140,8 @@ class FTPL:
     def _scales(self, losses: np.ndarray) -> np.ndarray:
         """Running scale after each pair's range was taken in (P,); pairs with equal losses everywhere do not count."""
         scales = np.empty(len(losses))
-        for pair, spread in enumerate(np.ptp(losses, axis=1).tolist()):
+        spreads = np.maximum.reduce(losses, axis=1) - np.minimum.reduce(losses, axis=1)
+        for pair, spread in enumerate(spreads.tolist()):
             if spread > 0.0:
                 self._range_mean += _SCALE_RATE * (spread - self._range_mean)
                 self._range_weight += _SCALE_RATE * (1.0 - self._range_weight)
@@ -146,13 +150,13 @@ class FTPL:
 
     def _step(self, rows: np.ndarray, losses: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """One step of each row, all rows distinct: losses (P, G), standard exponential draws (P,) -> levels (P,)."""
-        loss_sum, loss_count = self.table.column(_LOSS_SUM), self.table.column(_LOSS_COUNT)
-        loss_sum[rows] += losses
-        loss_count[rows] += 1
-        rate = loss_count[rows] ** -0.5 if self.eta == "auto" else self.eta
-        chosen = leader(loss_sum[rows], draws / rate, self.alphas, self.table.alpha[rows])
-        self.table.alpha[rows] = self.alphas[chosen]
-        return self.alphas[chosen]
+        loss_sum, loss_count, alpha = self.table.column(_LOSS_SUM), self.table.column(_LOSS_COUNT), self.table.alpha
+        cumulative, count = loss_sum[rows] + losses, loss_count[rows] + 1
+        loss_sum[rows], loss_count[rows] = cumulative, count
+        rate = count**-0.5 if self.eta == "auto" else self.eta
+        levels = self.alphas[leader(cumulative, draws / rate, self.alphas, alpha[rows])]
+        alpha[rows] = levels
+        return levels
 
     def state_dict(self) -> dict[str, Any]:
         """
@@ -180,9 +184,6 @@ class FTPL:
 def rounds(rows: np.ndarray) -> Iterator[np.ndarray]:
     """Split pairs into rounds without repeated rows, keeping each row's order."""
     left = np.arange(len(rows))
-    if len(set(rows.tolist())) == len(rows):
-        yield left
-        return
     while left.size:
         first = np.sort(np.unique(rows[left], return_index=True)[1])
         yield left[first]

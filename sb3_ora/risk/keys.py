@@ -149,10 +149,10 @@ class BucketKey(StateKey):
         self._digits = _DigitKey([n_bins] * len(low))
 
     def __call__(self, observations: Observations) -> np.ndarray:
-        values = _rows(observations, self.space).astype(np.float64)  # (B, D)
+        values = _rows(observations, self.space)  # (B, D)
         if np.isnan(values).any():
             raise ValueError("observations must be numbers, got NaN")
-        digits = (values - self._low) / self._width * self.n_bins
+        digits = (values - self._low) / self._width * self.n_bins  # in double precision
         return self._digits(np.minimum(np.maximum(digits, 0), self.n_bins - 1))  # np.clip takes longer
 
     def _set_bounds(self, low: np.ndarray, high: np.ndarray) -> None:

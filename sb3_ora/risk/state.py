@@ -109,13 +109,12 @@ class RiskState(nn.Module):
         """
         if self.table is None or self.use_mean:
             return np.ones(len(previous_actions))
-        alphas = np.full(len(previous_actions), self.table.initial)
-        if self.scope == "global":
-            alphas[:] = self.table.lookup(np.zeros(1, dtype=np.int64))
-        elif len(self.table) and (known := previous_actions != NO_ACTION).any():
-            states = self.state_keys(observations) if states is None else states
-            alphas[known] = self.table.lookup(self.pair_keys(states, previous_actions)[known])
-        return alphas
+        known = previous_actions != NO_ACTION
+        if self.scope != "global" and not (len(self.table) and known.any()):
+            return np.full(len(previous_actions), self.table.initial)
+        states = self.state_keys(observations) if states is None else states
+        alphas = self.table.lookup(self.pair_keys(states, previous_actions))
+        return alphas if self.scope == "global" or known.all() else np.where(known, alphas, self.table.initial)
 
     def risk_values(self, values: np.ndarray, alphas: np.ndarray) -> np.ndarray:
         """
