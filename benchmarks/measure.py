@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch as th
@@ -125,6 +126,22 @@ def _serve(connection: Connection, name: str, seed: int, sizes: Sizes) -> None:
         connection.send(take_turn(learner, sizes))
 
 
+def _forkserver() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def in_new_process(function: Callable[..., T], *args: Any) -> T:
+    """
+    :param function: a function
+    :param args: its arguments
+    :return: what it returns, in a process that imported everything and made nothing before
+    """
+    with _forkserver().Pool(1) as pool:
+        return pool.apply(function, args)
+
+
 @contextmanager
 def own_process(name: str, seed: int, sizes: Sizes) -> Iterator[Callable[[], Times]]:
     """
@@ -133,8 +150,7 @@ def own_process(name: str, seed: int, sizes: Sizes) -> Iterator[Callable[[], Tim
     :param sizes: how much to measure in a turn
     :return: what lets it take a turn, in a process of its own that imported everything and made nothing before
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context = _forkserver()
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there, name, seed, sizes), daemon=True)
     process.start()

@@ -2,6 +2,8 @@ import csv
 import time
 from statistics import median
 
+import os
+
 import numpy as np
 import pytest
 import torch as th
@@ -183,7 +185,7 @@ def test_adaptation_part(tmp_path, short_warm_up):
     rows = run_part("adaptation", tmp_path)
     cases = ["grid of 19 levels", "grid of 91 levels", "table full with 100 keys", "as after 1000000 steps"]
     assert [row["case"] for row in rows] == cases
-    assert [len(model.adapter.grid) for model in list(curves.adaptation_models(True).values())[1:3]] == [19, 91]
+    assert [len(model.adapter.grid) for model in list(curves.adaptation_models(True, 0).values())[1:3]] == [19, 91]
 
 
 def test_environments_part(tmp_path):
@@ -292,11 +294,16 @@ def test_no_graph_is_without_graphs():
 
 
 def test_adaptation_is_what_it_adds(monkeypatch):
-    monkeypatch.setattr(curves, "adaptation_models", lambda quick: {"Composite": IQN.__new__(IQN), "other": IQN.__new__(IQN)})
-    monkeypatch.setattr(curves, "ready", lambda model: None)
-    monkeypatch.setattr(curves, "take_turns", lambda *_: [{"Composite": 2.0, "other": 3.0}] * 3)
-    (row,) = curves.run_adaptation(True)
-    assert (row.case, row.median, row.ms) == ("other", 50, 3)
+    times = [{"Composite": 2.0, "other": 3.0}] * 3
+    monkeypatch.setattr(curves, "in_new_process", lambda function, quick, seed: times)
+    (row,) = curves.run_adaptation(False)
+    assert (row.case, row.median, row.ms, row.rounds) == ("other", 50, 3, 3 * curves.ADAPTATION_PROCESSES)
+
+
+def test_a_new_process():
+    assert measure.in_new_process(os.getpid) != os.getpid()
+    with pytest.raises(ZeroDivisionError):
+        measure.in_new_process(divmod, 1, 0)
 
 
 def test_shares_of_operations():

@@ -62,8 +62,8 @@ class FTPLAdapter(EnsembleAdapter):
 
     def _compare(self, keys: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:
         losses = self.grid_losses(before, after)  # (P, G)
-        self.compared = losses, self.ftpl.table.lookup(keys)
         self.ftpl.update(losses, keys)
+        self.compared = losses, self.ftpl.played
 
     def learned_state(self) -> dict[str, Any]:
         return self.ftpl.state_dict()

@@ -90,6 +90,8 @@ class FTPL:
         self.table = check_kind("table", table, RiskTable, "a RiskTable or None")
         self.table.add_column(_LOSS_SUM, (len(self.alphas),))
         self.table.add_column(_LOSS_COUNT, dtype=np.int64)
+        #: Levels of the keys before the last update, for each of its pairs (P,)
+        self.played = np.zeros(0)
         self.seed(seed)
         self._range_mean = 0.0
         self._range_weight = 0.0
@@ -118,15 +120,18 @@ class FTPL:
         :raises FloatingPointError: If a loss is not finite; nothing changes then.
         :raises ValueError: If a shape does not fit.
         """
-        losses = np.atleast_2d(np.asarray(losses, dtype=np.float64))
+        losses = np.asarray(losses, dtype=np.float64)
+        if losses.ndim == 1:
+            losses = losses[None]
         if losses.ndim != 2 or losses.shape[1] != len(self.alphas):
             raise ValueError(f"losses must have shape (P, {len(self.alphas)}), got {losses.shape}")
-        keys = np.zeros(len(losses), dtype=np.int64) if keys is None else np.atleast_1d(keys)
+        keys = np.zeros(len(losses), dtype=np.int64) if keys is None else np.asarray(keys).reshape(-1)
         if keys.shape != losses.shape[:1]:
             raise ValueError(f"keys must have shape {losses.shape[:1]}, got {keys.shape}")
-        if not np.isfinite(losses).all():
+        if np.count_nonzero(np.isfinite(losses)) < losses.size:
             raise FloatingPointError("losses must be finite, got an infinite value or NaN: have the Q-values diverged?")
         rows = self.table.rows(keys)
+        self.played = self.table.alpha[rows]
         draws = self._generator.standard_exponential(len(losses))
         if self.normalize:
             losses = losses / self._scales(losses)[:, None]
