@@ -1,8 +1,7 @@
 import csv
+import os
 import time
 from statistics import median
-
-import os
 
 import numpy as np
 import pytest

@@ -1,11 +1,21 @@
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from sb3_ora.adapters.ensemble import EnsembleAdapter
-from sb3_ora.risk.ftpl import leader, rounds
+from sb3_ora.risk.ftpl import leader
 from sb3_ora.risk.measures import LowerTailCVaR
 from sb3_ora.risk.satisficing import satisficing_level
+
+
+def _rounds(rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Split pairs into rounds without repeated rows, keeping each row's order."""
+    left = np.arange(len(rows))
+    while left.size:
+        first = np.sort(np.unique(rows[left], return_index=True)[1])
+        yield left[first]
+        left = np.delete(left, first)
 
 
 class RecursiveAdapter(EnsembleAdapter):
@@ -50,7 +60,7 @@ class RecursiveAdapter(EnsembleAdapter):
         assert table is not None
         rows = table.rows(keys)
         losses = np.empty(len(rows))
-        for pairs in rounds(rows):
+        for pairs in _rounds(rows):
             old, alphas = np.sort(before[pairs], axis=1), table.alpha[rows[pairs]]
             weights = self.measure.weights(alphas, before.shape[1])  # (P, K)
             targets = (np.sort(after[pairs], axis=1) * weights).sum(axis=1)  # (P,), on the scale of values
@@ -68,4 +78,5 @@ class RecursiveAdapter(EnsembleAdapter):
         if isinstance(self.measure, LowerTailCVaR):
             return satisficing_level(-old, -targets, self.grid[0], self.grid[-1])
         gaps = np.abs(old @ self.grid_weights - targets[:, None])  # (P, G)
-        return self.grid[leader(gaps, np.zeros(len(gaps)), self.grid, previous)]
+        chosen = [leader(losses, 0.0, self.grid, alpha) for losses, alpha in zip(gaps, previous, strict=True)]
+        return self.grid[chosen]

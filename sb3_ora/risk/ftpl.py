@@ -1,6 +1,6 @@
 """Follow the perturbed leader on a grid of risk levels, one learner per key."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,25 +15,24 @@ _SCALE_RATE = 0.01
 _TIE_TOLERANCE = 1e-12
 
 
-def leader(cumulative: np.ndarray, sigma: np.ndarray, alphas: np.ndarray, previous: np.ndarray) -> np.ndarray:
+def leader(cumulative: np.ndarray, sigma: float, alphas: np.ndarray, previous: float) -> int:
     """
     Grid argmin of ``cumulative - sigma * alpha``. Among equals the level nearest the previous one wins, then the largest.
 
-    :param cumulative: Cumulative losses on the grid (P, G).
-    :param sigma: Perturbations (P,).
+    :param cumulative: Cumulative losses on the grid (G,).
+    :param sigma: Perturbation.
     :param alphas: Grid of levels in ascending order (G,).
-    :param previous: Previous levels (P,).
-    :return: Grid indices (P,), int64.
+    :param previous: Previous level.
+    :return: Grid index.
     """
-    objective = cumulative - np.multiply.outer(sigma, alphas)  # (P, G)
-    # Methods of arrays such as min() take longer
-    slack = _TIE_TOLERANCE * np.maximum.reduce(np.abs(objective), axis=1, keepdims=True)
-    tied = objective <= np.minimum.reduce(objective, axis=1, keepdims=True) + slack
-    if np.count_nonzero(tied) == len(tied):  # one level for each pair, as nearly always
-        return np.argmax(tied, axis=1)
-    distance = np.where(tied, np.abs(alphas - previous[:, None]), np.inf)
-    nearest = distance <= distance.min(axis=1, keepdims=True) + _TIE_TOLERANCE
-    return len(alphas) - 1 - np.argmax(nearest[:, ::-1], axis=1)
+    objective = cumulative - sigma * alphas  # (G,)
+    lowest, highest = objective.argmin(), objective.argmax()  # min() and max() take much longer
+    slack = _TIE_TOLERANCE * max(abs(objective[lowest]), abs(objective[highest]))
+    tied = objective <= objective[lowest] + slack
+    if np.count_nonzero(tied) == 1:
+        return int(lowest)
+    distance = np.where(tied, np.abs(alphas - previous), np.inf)
+    return int(np.flatnonzero(distance <= distance.min() + _TIE_TOLERANCE)[-1])
 
 
 def check_eta(eta: Any) -> Any:
@@ -132,36 +131,28 @@ class FTPL:
             raise FloatingPointError("losses must be finite, got an infinite value or NaN: have the Q-values diverged?")
         rows = self.table.rows(keys)
         self.played = self.table.alpha[rows]
-        draws = self._generator.standard_exponential(len(losses))
+        draws = self._generator.standard_exponential(len(losses)).tolist()
+        return np.array([self._step(*pair) for pair in zip(rows.tolist(), losses, draws, strict=True)])
+
+    def _step(self, row: int, losses: np.ndarray, draw: float) -> float:
+        """One pair: row of its key, losses (G,), and a standard exponential draw; returns the new level."""
         if self.normalize:
-            losses = losses / self._scales(losses)[:, None]
-        if len(set(rows.tolist())) == len(rows):
-            return self._step(rows, losses, draws)
-        levels = np.empty(len(losses))
-        for pairs in rounds(rows):
-            levels[pairs] = self._step(rows[pairs], losses[pairs], draws[pairs])
-        return levels
+            losses = losses / self._scale_with(losses)
+        table = self.table
+        cumulative, counts, alpha = table.column(_LOSS_SUM)[row], table.column(_LOSS_COUNT), table.alpha
+        cumulative += losses  # in the table
+        counts[row] += 1
+        rate = counts[row] ** -0.5 if self.eta == "auto" else self.eta
+        level = alpha[row] = self.alphas[leader(cumulative, draw / rate, self.alphas, alpha[row])]
+        return level
 
-    def _scales(self, losses: np.ndarray) -> np.ndarray:
-        """Running scale after each pair's range was taken in (P,); pairs with equal losses everywhere do not count."""
-        scales = np.empty(len(losses))
-        spreads = np.maximum.reduce(losses, axis=1) - np.minimum.reduce(losses, axis=1)
-        for pair, spread in enumerate(spreads.tolist()):
-            if spread > 0.0:
-                self._range_mean += _SCALE_RATE * (spread - self._range_mean)
-                self._range_weight += _SCALE_RATE * (1.0 - self._range_weight)
-            scales[pair] = self.scale
-        return scales
-
-    def _step(self, rows: np.ndarray, losses: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """One step of each row, all rows distinct: losses (P, G), standard exponential draws (P,) -> levels (P,)."""
-        loss_sum, loss_count, alpha = self.table.column(_LOSS_SUM), self.table.column(_LOSS_COUNT), self.table.alpha
-        cumulative, count = loss_sum[rows] + losses, loss_count[rows] + 1
-        loss_sum[rows], loss_count[rows] = cumulative, count
-        rate = count**-0.5 if self.eta == "auto" else self.eta
-        levels = self.alphas[leader(cumulative, draws / rate, self.alphas, alpha[rows])]
-        alpha[rows] = levels
-        return levels
+    def _scale_with(self, losses: np.ndarray) -> float:
+        """The running scale, once the range of these losses (G,) was taken in; equal losses everywhere do not count."""
+        spread = float(losses[losses.argmax()] - losses[losses.argmin()])
+        if spread > 0.0:
+            self._range_mean += _SCALE_RATE * (spread - self._range_mean)
+            self._range_weight += _SCALE_RATE * (1.0 - self._range_weight)
+        return self.scale
 
     def state_dict(self) -> dict[str, Any]:
         """
@@ -184,12 +175,3 @@ class FTPL:
         restore_generator(self._generator, state["generator"])
         self._range_mean = float(state["range_mean"])
         self._range_weight = float(state["range_weight"])
-
-
-def rounds(rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Split pairs into rounds without repeated rows, keeping each row's order."""
-    left = np.arange(len(rows))
-    while left.size:
-        first = np.sort(np.unique(rows[left], return_index=True)[1])
-        yield left[first]
-        left = np.delete(left, first)

@@ -55,9 +55,9 @@ class _DigitKey:
 def _rows(observations: Observations, space: spaces.Space) -> np.ndarray:
     """Batch of observations of an array-valued space, flattened to (B, D)."""
     size = prod(space.shape or ())
-    if isinstance(observations, dict) or np.ndim(observations) == 0:
+    batch = np.asarray(None if isinstance(observations, dict) else observations)
+    if batch.ndim == 0:
         raise ValueError(f"observations must be a batch from {space}, got {type(observations).__name__}")
-    batch = np.asarray(observations)
     if batch.size != len(batch) * size:
         raise ValueError(f"observations must be a batch (B, *{space.shape}) from {space}, got shape {batch.shape}")
     return batch.reshape(len(batch), size)

@@ -110,11 +110,12 @@ class RiskState(nn.Module):
         if self.table is None or self.use_mean:
             return np.ones(len(previous_actions))
         known = previous_actions != NO_ACTION
-        if self.scope != "global" and not (len(self.table) and known.any()):
+        n_known = np.count_nonzero(known)
+        if self.scope != "global" and not (len(self.table) and n_known):
             return np.full(len(previous_actions), self.table.initial)
         states = self.state_keys(observations) if states is None else states
         alphas = self.table.lookup(self.pair_keys(states, previous_actions))
-        return alphas if self.scope == "global" or known.all() else np.where(known, alphas, self.table.initial)
+        return alphas if self.scope == "global" or n_known == len(known) else np.where(known, alphas, self.table.initial)
 
     def risk_values(self, values: np.ndarray, alphas: np.ndarray) -> np.ndarray:
         """

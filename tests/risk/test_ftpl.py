@@ -142,24 +142,24 @@ def test_leader_against_brute_force():
     rng = np.random.default_rng(4)
     cumulative = rng.integers(0, 3, (500, 19)).astype(float)  # many ties
     sigma, previous = rng.choice([0.0, 0.0, 1.3], 500), rng.choice([0.1, 0.33, 0.5, 0.625, 1.0], 500)
-    chosen = leader(cumulative, sigma, GRID, previous)
     for pair in range(500):
+        chosen = leader(cumulative[pair], sigma[pair], GRID, previous[pair])
         objective = [cumulative[pair, g] - sigma[pair] * GRID[g] for g in range(19)]
         ties = [g for g in range(19) if objective[g] <= min(objective) + 1e-9]
         expected = max(ties, key=lambda g: (-round(abs(GRID[g] - previous[pair]), 9), g))
-        assert chosen[pair] == expected
+        assert chosen == expected
 
 
 def test_ties_go_to_the_nearest_level_and_then_to_the_largest():
     alphas = np.array([0.2, 0.4, 0.6, 0.8])
     tied = np.array([[0.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
-    assert leader(tied, np.zeros(3), alphas, np.array([0.3, 0.4, 1.0])).tolist() == [0, 2, 3]
+    assert [leader(losses, 0.0, alphas, level) for losses, level in zip(tied, (0.3, 0.4, 1.0), strict=True)] == [0, 2, 3]
 
 
 def test_rounding_does_not_break_ties():
-    cumulative = np.array([[1e6 * 0.1 * 3, 1e6 * 0.3, 1e6 * 0.3 + 1.0]])  # the first two differ in the last bit
-    assert leader(cumulative, np.zeros(1), np.array([0.1, 0.5, 1.0]), np.array([0.1])).tolist() == [0]
-    assert leader(cumulative, np.zeros(1), np.array([0.1, 0.5, 1.0]), np.array([1.0])).tolist() == [1]
+    cumulative = np.array([1e6 * 0.1 * 3, 1e6 * 0.3, 1e6 * 0.3 + 1.0])  # the first two differ in the last bit
+    assert leader(cumulative, 0.0, np.array([0.1, 0.5, 1.0]), 0.1) == 0
+    assert leader(cumulative, 0.0, np.array([0.1, 0.5, 1.0]), 1.0) == 1
 
 
 # Regret

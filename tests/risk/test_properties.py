@@ -208,7 +208,7 @@ def test_levels_of_ftpl(grid, eta, normalize, keys, scale, seed):
 @given(cumulative=vectors(st.integers(1, 9)), sigma=st.floats(0.0, 1e6), previous=LEVELS)
 def test_the_leader_has_the_least_perturbed_loss(cumulative, sigma, previous):
     alphas = np.linspace(0.1, 1.0, len(cumulative))
-    chosen = int(leader(cumulative[None], np.array([sigma]), alphas, np.array([previous]))[0])
+    chosen = leader(cumulative, sigma, alphas, previous)
     objective = cumulative - sigma * alphas
     assert objective[chosen] <= objective.min() + 1e-9 * np.abs(objective).max()
 
