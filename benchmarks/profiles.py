@@ -1,8 +1,11 @@
-"""Where the time of a gradient step and of an environment step goes: torch's operations, and Python's functions."""
+"""Where the time of a gradient step and of an environment step goes: stages, torch's operations, and Python's functions."""
 
 import cProfile
 import pstats
-from collections.abc import Callable
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from benchmarks.learners import as_learner, gradient_steps, make_ours
 from benchmarks.measure import timed
 from benchmarks.report import Row, make_row
 from benchmarks.work import N_HEADS
+from sb3_ora.iqn import adam, by_hand, iqn
 from sb3_ora.iqn.iqn import IQN
 
 SHOWN = 14  # operations and functions
@@ -30,6 +34,88 @@ def without_gradients(model: IQN) -> None:
         model._n_updates += gradient_steps
 
     model.train = train  # type: ignore[method-assign]
+
+
+def stages_of(model: IQN) -> list[tuple[Any, str]]:
+    """
+    :param model: a learner
+    :return: the functions that a step of it consists of, each as its owner and its name
+    """
+    risk, env = model.policy.risk, model.env
+    stages: list[tuple[Any, str]] = [
+        (model, "collect_rollouts"),
+        (model.adapter, "on_rollout_start"),
+        (model, "act_ahead"),
+        (model.policy, "greedy_actions"),
+        (risk, "state_keys"),
+        (risk, "alphas"),
+        (env, "step"),
+        (model, "_store_transition"),
+        (model, "train"),
+        (model.replay_buffer, "sample"),
+        (model, "_target_quantiles"),
+        (model, "_draw_taus"),
+        (by_hand, "layers_of"),
+        (by_hand, "evaluate"),
+        (model, "_loss"),
+        (by_hand, "differentiate"),
+        (iqn, "check_update"),
+        (adam, "step"),
+    ]
+    return [*stages, (model.adapter, "_compare")] if hasattr(model.adapter, "_compare") else stages
+
+
+@contextmanager
+def own_times(functions: list[tuple[Any, str]]) -> Iterator[dict[str, float]]:
+    """
+    :param functions: functions, each as its owner and its name
+    :return: the time that each takes while this lasts, without what it spends in others of them, in seconds
+    """
+    times: dict[str, float] = defaultdict(float)
+    within = [0.0]  # time spent in functions called by the present one, by the one around it, ...
+
+    def watched(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            within.append(0.0)
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                taken = time.perf_counter() - start
+                times[name] += taken - within.pop()
+                within[-1] += taken
+
+        return call
+
+    before = [(owner, name, getattr(owner, name), name in vars(owner)) for owner, name in functions]
+    for owner, name, function, _ in before:
+        module = getattr(owner, "__name__", type(owner).__name__).rpartition(".")[2]
+        setattr(owner, name, watched(function, f"{module}.{name}"))
+    try:
+        yield times
+    finally:
+        for owner, name, function, own in before:
+            if own:
+                setattr(owner, name, function)
+            else:
+                delattr(owner, name)
+
+
+def stages(what: str, model: IQN, run: Callable[[], object], n: int) -> list[Row]:
+    """
+    :param what: name of the step
+    :param model: the learner
+    :param run: takes n steps of it
+    :param n: number of steps
+    :return: share of each stage in the step's time, without what it calls of the others, the largest first
+    """
+    with own_times(stages_of(model)) as times:
+        ms, _ = timed(run, n)
+    shares = {name: 1e5 * taken / (n * ms) for name, taken in times.items()}
+    rest = {"outside of these": 100 - sum(shares.values())}
+    quantity = f"{what}, stages"
+    named = sorted(shares.items(), key=lambda entry: entry[1], reverse=True)
+    return [make_row(quantity, name, "% of the step", [share], ms=share * ms / 100) for name, share in [*named, *rest.items()]]
 
 
 def operations(what: str, run: Callable[[], object], n: int) -> list[Row]:
@@ -86,6 +172,7 @@ def run_profile(quick: bool) -> list[Row]:
         learner.warm_up()
         learner.steps(n)
 
+        rows += stages(f"step of {name}", model, partial(learner.steps, n), n)
         gradients = partial(gradient_steps, model, n)
         rows += operations(f"gradient step of {name}", gradients, n) + functions(f"gradient step of {name}", gradients)
         without_gradients(model)

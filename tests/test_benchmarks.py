@@ -200,6 +200,11 @@ def test_profile_part(tmp_path, short_warm_up):
     for step in steps:
         shares = [float(row["median"]) for row in rows if row["quantity"] == f"{step}, torch's operations"]
         assert sum(shares) == pytest.approx(100, abs=0.5) and min(shares) >= 0
+    for name in ("IQN", "ORAIQN(10)"):
+        shares = {row["case"]: float(row["median"]) for row in rows if row["quantity"] == f"step of {name}, stages"}
+        assert sum(shares.values()) == pytest.approx(100, abs=0.5) and min(shares.values()) >= 0
+        assert {"by_hand.differentiate", "adam.step", "outside of these"} <= shares.keys()
+        assert ("FTPLAdapter._compare" in shares) == (name != "IQN")
     names = {row["case"] for row in rows if row["quantity"].startswith("gradient step of IQN, Python")}
     assert "by_hand.differentiate" in names
 
@@ -303,6 +308,22 @@ def test_a_new_process():
     assert measure.in_new_process(os.getpid) != os.getpid()
     with pytest.raises(ZeroDivisionError):
         measure.in_new_process(divmod, 1, 0)
+
+
+def test_own_times():
+    class Sleeper:
+        def outer(self):
+            time.sleep(0.01)
+            self.inner()
+
+        def inner(self):
+            time.sleep(0.03)
+
+    sleeper = Sleeper()
+    with profiles.own_times([(sleeper, "outer"), (sleeper, "inner")]) as times:
+        sleeper.outer()
+    assert 0.01 <= times["Sleeper.outer"] < 0.03 <= times["Sleeper.inner"]
+    assert not vars(sleeper)
 
 
 def test_shares_of_operations():
