@@ -304,6 +304,16 @@ def test_adaptation_is_what_it_adds(monkeypatch):
     assert (row.case, row.median, row.ms, row.rounds) == ("other", 50, 3, 3 * curves.ADAPTATION_PROCESSES)
 
 
+def memory_of_an_array():
+    before = measure.peak_memory()
+    np.ones(64 * 2**17)  # 64 MiB
+    return measure.peak_memory() - before
+
+
+def test_peak_memory():
+    assert 60 < measure.in_new_process(memory_of_an_array) < 90
+
+
 def test_a_new_process():
     assert measure.in_new_process(os.getpid) != os.getpid()
     with pytest.raises(ZeroDivisionError):
