@@ -188,6 +188,28 @@ def test_gradient_of_a_layer_without_bias():
     assert all(th.isfinite(parameter).all() for parameter in model.policy.parameters())
 
 
+class StridedGradient(BaseFeaturesExtractor):
+    """A layer without bias, whose gradient is laid out with channels last."""
+
+    def __init__(self, observation_space):
+        super().__init__(observation_space, 3)
+        self.convolution = th.nn.Conv2d(3, 3, 2, padding=1, bias=False).to(memory_format=th.channels_last)
+
+    def forward(self, observations):
+        return self.convolution(observations.view(-1, 3, 1, 1)).mean(dim=(2, 3))
+
+
+def test_gradients_in_any_layout_and_none_that_would_tell():
+    model = tiny(IQN, Spoiled(), policy_kwargs={"features_extractor_class": StridedGradient}).learn(40)
+    assert not model.quantile_net.features_extractor.convolution.weight.grad.is_contiguous()
+    model = tiny(IQN, Spoiled())
+    for name, parameter in model.quantile_net.named_parameters():
+        parameter.requires_grad_(not name.endswith("bias"))
+    before = model.quantile_net.trunk[0].weight.clone()
+    model.learn(40)
+    assert not th.equal(model.quantile_net.trunk[0].weight, before)
+
+
 def test_devices_that_would_have_to_be_waited_for(monkeypatch):
     """The fused optimizer, here that of the CPU, is told to leave the weights alone."""
     model = tiny(IQN, Spoiled()).learn(40)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch as th
 from gymnasium import spaces
+from scipy.stats import norm
 
-from sb3_ora.risk import BucketKey, CVaR, DiscreteKey, LowerQuantile, LowerTailCVaR, Neutral, RiskTable, lower_tail_cvar
+from sb3_ora.risk import BucketKey, CVaR, DiscreteKey, LowerQuantile, LowerTailCVaR, Neutral, RiskTable, Wang, lower_tail_cvar
 from sb3_ora.risk.state import NO_ACTION, RiskState
 
 
@@ -53,6 +54,9 @@ def test_fractions_follow_the_level():
         risk.level = level
         assert risk.taus()[0].tolist() == pytest.approx([level * part for part in (0.125, 0.375, 0.625, 0.875)])
         assert risk.taus(1.0)[0].tolist() == pytest.approx([0.125, 0.375, 0.625, 0.875])
+    risk.distortion = Wang()
+    expected = norm.cdf(norm.ppf([0.125, 0.375, 0.625, 0.875]) + 1.0)
+    assert risk.taus(1.0)[0].tolist() == pytest.approx(expected, rel=1e-5)
     assert risk.to("meta").taus(1.0).device.type == "meta"
 
 

@@ -146,7 +146,11 @@ class EnsembleAdapter(RiskAdapter):
             observations = dict(observations)
         if not self.compares:
             return True
-        visits = Visits(observations, actions, risk.pair_keys(acting.states, actions), laws)
+        if acting.states is None:  # or a callback has changed since then what the policy does
+            keys = risk.keys(observations, actions)
+        else:
+            keys = risk.pair_keys(acting.states, actions)
+        visits = Visits(observations, actions, keys, laws)
         if self.by_visit:
             self._compare_with_last_visit(visits)
             return True

@@ -1,6 +1,13 @@
 """Adam's step without what torch puts around it, which takes longer than the step of a small network."""
 
+import importlib
+from typing import Any
+
 import torch as th
+
+_TORCHS = vars(importlib.import_module("torch.optim.optimizer"))
+#: Hooks of all optimizers, as far as this torch has them
+_GLOBAL_HOOKS = [_TORCHS.get(name) for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")]
 
 
 def step(optimizer: th.optim.Optimizer) -> None:
@@ -15,7 +22,8 @@ def step(optimizer: th.optim.Optimizer) -> None:
         return
     (group,) = optimizer.param_groups
     parameters = group["params"]
-    gradients, states = [parameter.grad for parameter in parameters], [optimizer.state[parameter] for parameter in parameters]
+    gradients: list[Any] = [parameter.grad for parameter in parameters]
+    states: list[Any] = [optimizer.state.get(parameter) for parameter in parameters]
     if any(gradient is None for gradient in gradients) or not all(states):  # the first step makes the states
         optimizer.step()
         return
@@ -47,6 +55,6 @@ def _is_plain(optimizer: th.optim.Optimizer) -> bool:
         return False
     (group,) = optimizer.param_groups
     other = any(group.get(option) for option in ("amsgrad", "capturable", "differentiable", "decoupled_weight_decay"))
-    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or any(_GLOBAL_HOOKS)
     scaled = hasattr(optimizer, "found_inf") or hasattr(optimizer, "grad_scale")
     return bool(group["fused"]) and group["params"][0].is_cpu and not (other or hooks or scaled)

@@ -7,7 +7,6 @@ import functools
 from collections.abc import Callable, Iterable
 from operator import is_
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch as th
 from gymnasium import spaces
@@ -48,19 +47,25 @@ class Layers:
 
     def __init__(self, net: ImplicitQuantileNetwork):
         parts = [list(part) for part in _containers(net)]
+        containers = [net.trunk, net.embedding, net.shared, net.heads]
         self.extractor: nn.Module = net.features_extractor
         self.modules = [layer for part in parts for layer in part]
         self.activations = [getattr(layer, "activation", None) for layer in self.modules]
         self.parameters = [parameter for layer in self.modules for parameter in layer._parameters.values()]
-        watched = [net, *self.extractor.modules(), *self.modules]
+        inner = list(self.extractor.modules())
+        self.inner_modules = [module._modules for module in inner]
+        self.inner_parameters = [module._parameters for module in inner]
+        self.inner = [list(modules.values()) for modules in self.inner_modules]
+        watched = [net, *inner, *containers, *self.modules]
         self.attributes = [module.__dict__ for module in watched]
         self.hooks = [module[name] for module in self.attributes for name in _HOOKS]
+        self.frequencies = net.frequencies
         #: Whether it is made of layers that this module knows
         self.known = self._are_known(net, parts)
         if self.known:
             self.trunk, (self.embedding,), self.shared, (first, self.last) = [_affine(part) for part in parts]
             self.hidden = [*self.shared, first]
-            self.n_heads, self.n_actions, self.frequencies = net.n_heads, net.n_actions, net.frequencies
+            self.n_heads, self.n_actions = net.n_heads, net.n_actions
             space = net.observation_space
             flat = type(self.extractor) is FlattenExtractor and isinstance(space, spaces.Box) and len(space.shape) == 1
             self.features: Callable[[Any], th.Tensor] = th.Tensor.float if flat else functools.partial(_extract, net)
@@ -70,7 +75,7 @@ class Layers:
         return (
             net.prior_extractor is None
             and not net.independent_heads
-            and next(self.extractor.parameters(), None) is None
+            and not any(self.inner_parameters)
             and all(type(layer) is EnsembleLinear for layer in self.modules)
             and len(heads) == 2
             and len(embedding) == 1
@@ -84,6 +89,10 @@ class Layers:
         """
         modules = [layer for part in _containers(net) for layer in part]
         if modules != self.modules or net._modules["features_extractor"] is not self.extractor:
+            return False
+        if [list(inner.values()) for inner in self.inner_modules] != self.inner:
+            return False
+        if net._buffers["frequencies"] is not self.frequencies or (self.known and any(self.inner_parameters)):
             return False
         parameters = [parameter for layer in modules for parameter in layer._parameters.values()]
         if len(parameters) != len(self.parameters) or not all(map(is_, parameters, self.parameters)):
@@ -105,6 +114,9 @@ class Layers:
             and not th.is_autocast_enabled("cpu")
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # copies of the network find out for themselves
+
 
 def _containers(net: ImplicitQuantileNetwork) -> list[Iterable[Any]]:
     """Layers of the trunk, the embedding, the shared part and the heads."""
@@ -120,10 +132,6 @@ def _extract(net: ImplicitQuantileNetwork, obs: PyTorchObs) -> th.Tensor:
     return net.extract_features(obs, net.features_extractor)
 
 
-#: What was found out about networks, as it takes longer than to see that it still holds
-_LAYERS: WeakKeyDictionary[nn.Module, Layers] = WeakKeyDictionary()
-
-
 def layers_of(net: ImplicitQuantileNetwork) -> Layers | None:
     """
     :param net: a network
@@ -132,9 +140,9 @@ def layers_of(net: ImplicitQuantileNetwork) -> Layers | None:
     """
     if type(net) is not ImplicitQuantileNetwork:
         return None
-    layers = _LAYERS.get(net)
+    layers = net.layers_by_hand
     if layers is None or not layers.are_those_of(net):
-        layers = _LAYERS[net] = Layers(net)
+        layers = net.layers_by_hand = Layers(net)
     return layers if layers.known and layers.are_plain() else None
 
 

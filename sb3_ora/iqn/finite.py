@@ -174,7 +174,8 @@ def check_update(model: IQN, loss: th.Tensor, batch: ReplayBufferSamples) -> th.
     value = loss.item()
     if not math.isfinite(value):
         raise NotFiniteError(f"the loss is {value} {_moment(model)}: {_source(model, batch)}")
-    if not math.isfinite(th.cat([gradient.view(-1) for gradient in _probe_gradients(model)]).sum().item()):
+    gradients = [gradient.reshape(-1) for gradient in _probe_gradients(model)]
+    if gradients and not math.isfinite(th.cat(gradients).sum().item()):
         raise NotFiniteError(f"the loss is {value}, but its gradient is not finite {_moment(model)}: {_source(model, batch)}")
     return loss.detach()
 

@@ -460,7 +460,7 @@ class IQN(ActingAlgorithm):
             mask = bootstrap_mask(batch, len(losses), self.policy.bootstrap_p)  # (K, B)
             weights = mask / mask.sum().clamp(min=1)
             loss, slopes = (weights * losses).sum(), slopes.mul_(weights.unsqueeze(1))
-        return loss, th.zeros_like(quantiles).scatter_(1, index, slopes.unsqueeze(1)), taken
+        return loss, th.zeros_like(quantiles).scatter_(1, index, slopes.unsqueeze(1).to(quantiles.dtype)), taken
 
     def _differentiate(self, batch: ReplayBufferSamples, levels: th.Tensor | None = None) -> Update:
         """

@@ -188,6 +188,7 @@ class ImplicitQuantileNetwork(BasePolicy):
         self.net_arch, self.shared_arch, self.head_arch = net_arch, shared_arch, head_arch
         self.activation_fn = activation_fn
         self._modules_in_order: tuple[nn.Module, ...] | None = None
+        self.layers_by_hand: Any = None  # what by_hand.layers_of found out, as that takes longer than to see that it holds
 
         width = [features_dim, *net_arch][-1]
         trunk, product = [features_dim, *net_arch], [width, *shared_arch]

@@ -124,7 +124,7 @@ class FTPL:
             losses = losses[None]
         if losses.ndim != 2 or losses.shape[1] != len(self.alphas):
             raise ValueError(f"losses must have shape (P, {len(self.alphas)}), got {losses.shape}")
-        keys = np.zeros(len(losses), dtype=np.int64) if keys is None else np.asarray(keys).reshape(-1)
+        keys = np.zeros(len(losses), dtype=np.int64) if keys is None else np.atleast_1d(np.asarray(keys))
         if keys.shape != losses.shape[:1]:
             raise ValueError(f"keys must have shape {losses.shape[:1]}, got {keys.shape}")
         if np.count_nonzero(np.isfinite(losses)) < losses.size:

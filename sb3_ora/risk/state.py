@@ -51,7 +51,7 @@ class RiskState(nn.Module):
         self.scope, self.n_actions = scope, n_actions
         self.grid: list[float] | None = None  # levels that an adapter chooses from
         self._known_weights: dict[tuple[float, int], np.ndarray] = {}
-        self._known_taus: tuple[float, th.device, th.Tensor] | None = None  # of the last level
+        self._known_taus: tuple[float, Distortion, th.Tensor, th.Tensor] | None = None  # of the last level
         self.use_mean = measure is None  # no adaptation: the mean of the heads, whatever the measure
         self.midpoints: th.Tensor
         self.register_buffer("midpoints", midpoints(n_samples).unsqueeze(0), persistent=False)
@@ -59,15 +59,16 @@ class RiskState(nn.Module):
     def taus(self, level: float | np.ndarray | None = None) -> th.Tensor:
         """
         :param level: level of the distortion, one for all observations or one for each, (B,); None for the policy's own
-        :return: the fixed distorted fractions at which returns are averaged, (1, M) or (B, M)
+        :return: the fixed distorted fractions at which returns are averaged, not to be changed, (1, M) or (B, M)
         """
         if isinstance(level, np.ndarray):
             levels = th.as_tensor(level, dtype=th.float32, device=self.midpoints.device)
             return self.distortion(self.midpoints, levels.unsqueeze(1))
         level = self.level if level is None else level
-        if self._known_taus is None or self._known_taus[:2] != (level, self.midpoints.device):
-            self._known_taus = level, self.midpoints.device, self.distortion(self.midpoints, level)
-        return self._known_taus[2]
+        known = self._known_taus
+        if known is None or known[0] != level or known[1] is not self.distortion or known[2] is not self.midpoints:
+            known = self._known_taus = level, self.distortion, self.midpoints, self.distortion(self.midpoints, level)
+        return known[3]
 
     def state_keys(self, observations: Observations) -> np.ndarray | None:
         """

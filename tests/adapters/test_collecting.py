@@ -96,6 +96,20 @@ def test_nothing_is_learned_without_updates_and_the_queue_is_bounded(monkeypatch
     assert model.adapter.n_pending == sum(len(visits.actions) for visits in model.adapter.pending) == 28
 
 
+def test_a_callback_may_change_what_the_policy_does():
+    """Keys of the states were not wanted when the action was chosen, and are when the pair is visited."""
+    levels = []
+
+    def change(*_):
+        model.policy.risk.use_mean = model.num_timesteps % 3 == 0
+        levels.append(len(model.policy.risk.table))
+        return True
+
+    model = tiny(ORAIQN, Chain(), train_freq=1)
+    model.learn(60, callback=change)
+    assert len(levels) == 60 and levels[-1] > 0
+
+
 def test_the_end_of_training_may_be_told_twice():
     model = tiny(ORAIQN, Scripted((5,)))
     seen = watch_comparisons(model)

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch as th
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sb3_ora.iqn import adam
 
@@ -86,6 +87,15 @@ def test_weights_without_a_gradient_stay(wholes):
     assert wholes.count(optimizer) == 2
 
 
+def test_weights_that_never_have_a_gradient_get_no_state():
+    optimizer = make()
+    first = weights_of(optimizer)[0]
+    for _ in range(3):
+        first.grad = th.ones_like(first)
+        adam.step(optimizer)
+    assert list(optimizer.state) == [first]
+
+
 def test_hooks_and_schedulers_are_called():
     optimizer, calls = steps(make(), adam.step), []
     handle = optimizer.register_step_post_hook(lambda *args: calls.append(args))
@@ -96,6 +106,17 @@ def test_hooks_and_schedulers_are_called():
     optimizer.step = lambda: calls.append(None)  # as torch's learning-rate schedulers do
     adam.step(optimizer)
     assert len(calls) == 2
+
+
+def test_hooks_of_all_optimizers_are_called():
+    optimizer, calls = steps(make(), adam.step), []
+    handle = register_optimizer_step_pre_hook(lambda *args: calls.append(args))
+    try:
+        adam.step(optimizer)
+    finally:
+        handle.remove()
+    adam.step(optimizer)
+    assert len(calls) == 1
 
 
 def test_a_step_that_is_to_do_nothing_does_nothing():

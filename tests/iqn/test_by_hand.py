@@ -3,6 +3,7 @@
 import copy
 import gc
 import itertools
+import pickle
 import weakref
 
 import pytest
@@ -173,11 +174,24 @@ def hook_on_the_extractor(net):
     net.features_extractor.flatten.register_forward_hook(lambda module, args, output: None)
 
 
-CHANGES = [own_forward, another_activation, another_extractor, double_precision]
-HOOKS = [hook_on_a_gradient, hook_before_the_backward_pass, hook_on_the_extractor]
+def hook_on_all_heads(net):
+    net.heads.register_forward_hook(lambda module, args, output: None)
 
 
-@pytest.mark.parametrize("change", [*CHANGES, *HOOKS])
+def layer_in_the_extractor(net):
+    net.features_extractor.flatten = nn.Sequential(nn.Flatten(), nn.Linear(5, 5))
+
+
+def weights_of_the_extractor(net):
+    net.features_extractor.flatten.scale = nn.Parameter(th.ones(()))
+
+
+EXTRACTORS = [another_extractor, layer_in_the_extractor, weights_of_the_extractor]
+CHANGES = [own_forward, another_activation, double_precision]
+HOOKS = [hook_on_all_heads, hook_on_a_gradient, hook_before_the_backward_pass, hook_on_the_extractor]
+
+
+@pytest.mark.parametrize("change", [*EXTRACTORS, *CHANGES, *HOOKS])
 def test_what_changes_in_between_is_seen(change):
     net = make_net()
     assert by_hand.layers_of(net) is not None
@@ -185,13 +199,32 @@ def test_what_changes_in_between_is_seen(change):
     assert by_hand.layers_of(net) is None
 
 
-def test_networks_are_not_kept():
-    net = make_net()
-    by_hand.layers_of(net)
-    kept = weakref.ref(net)
-    del net
+SPACES = [spaces.Box(-1, 1, (3,)), spaces.Discrete(4), spaces.Dict({"a": spaces.Box(-1, 1, (3,))})]
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_networks_are_not_kept(space, monkeypatch):
+    model = tiny(IQN, AnySpace(space), "MultiInputPolicy" if isinstance(space, spaces.Dict) else "MlpPolicy", train_freq=1)
+    with monkeypatch.context() as patch:
+        assert used(model, patch)
+    kept = weakref.ref(model.quantile_net)
+    del model
     gc.collect()
     assert kept() is None
+
+
+def test_copies_have_layers_of_their_own():
+    net, obs, taus = make_net(), th.randn(8, 5), th.rand(8, 4)
+    by_hand.layers_of(net)
+    twin, loaded = copy.deepcopy(net), pickle.loads(pickle.dumps(net))
+    for other in (twin, loaded):
+        own_forward(other)
+        assert by_hand.layers_of(other) is None
+        del other.trunk[0].forward
+        assert by_hand.layers_of(other).last.weight is other.heads[1].weight
+        with th.no_grad():
+            other.heads[1].bias.add_(1.0)
+        th.testing.assert_close(by_hand.quantiles(other, obs, taus), by_hand.quantiles(net, obs, taus) + 1)
 
 
 def test_weights_that_are_computed_are_left_to_autograd():
@@ -201,10 +234,24 @@ def test_weights_that_are_computed_are_left_to_autograd():
     assert by_hand.layers_of(model.quantile_net) is None
 
 
-def test_autocast_is_left_to_torch():
-    net = make_net()
+@pytest.mark.parametrize("double_q", [False, True])
+def test_autocast_is_left_to_torch(double_q, monkeypatch):
+    model = tiny(ORAIQN, Chain(), double_q=double_q).learn(40)
+    before = model.quantile_net.trunk[0].weight.clone()
     with th.autocast("cpu", dtype=th.bfloat16):
-        assert by_hand.layers_of(net) is None
+        assert by_hand.layers_of(model.quantile_net) is None
+        model.train(3, 8)
+    assert not th.equal(model.quantile_net.trunk[0].weight, before)
+
+
+def test_single_precision_again():
+    net, obs, taus = make_net(), th.randn(8, 5), th.rand(8, 4)
+    expected = net(obs, taus).detach()
+    net.double()
+    assert by_hand.layers_of(net) is None
+    net.float()
+    assert by_hand.layers_of(net) is not None
+    th.testing.assert_close(by_hand.quantiles(net, obs, taus).permute(0, 3, 2, 1), expected)
 
 
 def test_images_are_left_to_autograd(monkeypatch):

@@ -274,6 +274,8 @@ def test_bad_input_is_refused():
         learner.update(np.zeros(3))
     with pytest.raises(ValueError, match=r"keys must have shape \(2,\), got \(3,\)"):
         learner.update(np.zeros((2, 19)), np.arange(3))
+    with pytest.raises(ValueError, match=r"keys must have shape \(4,\), got \(2, 2\)"):
+        learner.update(np.zeros((4, 19)), np.arange(4).reshape(2, 2))
     for eta in (0.0, -1.0, np.inf, "slow"):
         with pytest.raises(ValueError, match="eta"):
             FTPL(GRID, eta)
