@@ -77,6 +77,7 @@ class Layers:
             and not net.independent_heads
             and not any(self.inner_parameters)
             and all(type(layer) is EnsembleLinear for layer in self.modules)
+            and all(parameter is not None for parameter in self.parameters)
             and len(heads) == 2
             and len(embedding) == 1
             and self.activations == [*[th.relu_] * (len(self.modules) - 1), None]

@@ -186,8 +186,12 @@ def weights_of_the_extractor(net):
     net.features_extractor.flatten.scale = nn.Parameter(th.ones(()))
 
 
+def layer_without_bias(net):
+    net.heads[1].bias = None
+
+
 EXTRACTORS = [another_extractor, layer_in_the_extractor, weights_of_the_extractor]
-CHANGES = [own_forward, another_activation, double_precision]
+CHANGES = [own_forward, another_activation, double_precision, layer_without_bias]
 HOOKS = [hook_on_all_heads, hook_on_a_gradient, hook_before_the_backward_pass, hook_on_the_extractor]
 
 
