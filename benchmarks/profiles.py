@@ -66,15 +66,15 @@ def stages_of(model: IQN) -> list[tuple[Any, str]]:
 
 
 @contextmanager
-def own_times(functions: list[tuple[Any, str]]) -> Iterator[dict[str, float]]:
+def own_times(watched: list[tuple[Any, str]]) -> Iterator[dict[str, float]]:
     """
-    :param functions: functions, each as its owner and its name
+    :param watched: functions, each as its owner and its name
     :return: the time that each takes while this lasts, without what it spends in others of them, in seconds
     """
     times: dict[str, float] = defaultdict(float)
     within = [0.0]  # time spent in functions called by the present one, by the one around it, ...
 
-    def watched(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def timer(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             within.append(0.0)
             start = time.perf_counter()
@@ -87,10 +87,10 @@ def own_times(functions: list[tuple[Any, str]]) -> Iterator[dict[str, float]]:
 
         return call
 
-    before = [(owner, name, getattr(owner, name), name in vars(owner)) for owner, name in functions]
+    before = [(owner, name, getattr(owner, name), name in vars(owner)) for owner, name in watched]
     for owner, name, function, _ in before:
         module = getattr(owner, "__name__", type(owner).__name__).rpartition(".")[2]
-        setattr(owner, name, watched(function, f"{module}.{name}"))
+        setattr(owner, name, timer(function, f"{module}.{name}"))
     try:
         yield times
     finally:

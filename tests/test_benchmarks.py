@@ -320,20 +320,25 @@ def test_a_new_process():
         measure.in_new_process(divmod, 1, 0)
 
 
-def test_own_times():
-    class Sleeper:
+def test_own_times(monkeypatch):
+    class Worker:
+        now = 0
+
         def outer(self):
-            time.sleep(0.01)
+            Worker.now += 2
             self.inner()
+            self.inner()
+            Worker.now += 3
 
         def inner(self):
-            time.sleep(0.03)
+            Worker.now += 10
 
-    sleeper = Sleeper()
-    with profiles.own_times([(sleeper, "outer"), (sleeper, "inner")]) as times:
-        sleeper.outer()
-    assert 0.01 <= times["Sleeper.outer"] < 0.03 <= times["Sleeper.inner"]
-    assert not vars(sleeper)
+    worker = Worker()
+    monkeypatch.setattr(profiles.time, "perf_counter", lambda: Worker.now)
+    with profiles.own_times([(worker, "outer"), (worker, "inner")]) as times:
+        worker.outer()
+    assert times == {"Worker.outer": 5, "Worker.inner": 20}
+    assert not vars(worker)
 
 
 def test_shares_of_operations():

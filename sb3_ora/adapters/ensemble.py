@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,12 @@ class Visits(NamedTuple):
     actions: np.ndarray  # indices, (P,)
     keys: np.ndarray  # of the table, (P,)
     laws: np.ndarray  # (P, K)
+
+
+def _joined(several: Iterable[Visits]) -> Visits:
+    """All pairs, in order."""
+    observations, actions, keys, laws = zip(*several, strict=True)
+    return Visits(stack_batches(observations), np.concatenate(actions), np.concatenate(keys), np.concatenate(laws))
 
 
 def _laws(values: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -176,8 +183,7 @@ class EnsembleAdapter(RiskAdapter):
         self.updates_seen = self.model._n_updates
         if not self.pending:
             return
-        parts = zip(*self.pending, strict=True)
-        visits = self.pending[0] if len(self.pending) == 1 else Visits(*map(stack_batches, parts))  # type: ignore[arg-type]
+        visits = self.pending[0] if len(self.pending) == 1 else _joined(self.pending)
         self.pending.clear()
         self.n_pending = 0
         table, laws = self.model.policy.risk.table, []

@@ -64,6 +64,7 @@ class ActingAlgorithm(OffPolicyAlgorithm):
             values = quantiles[:, :, n_tail:].mean(dim=2).cpu().numpy().transpose(0, 2, 1)  # (K, P + E, A)
             tail = quantiles[:, :, :n_tail, n_others:].cpu().numpy().transpose(0, 3, 2, 1) if n_tail else None
         risk = self.policy.risk
+        # A key that is not fitted yet may refuse
         adapts = not risk.use_mean and (risk.state_key is None or risk.state_key.fitted)
         self._acting = Acting(values[:, n_others:], tail, risk.state_keys(self._last_obs) if adapts else None)
         return values[:, :n_others] if n_others else None

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch as th
 
-_TORCHS = vars(importlib.import_module("torch.optim.optimizer"))
+_OPTIMIZERS = vars(importlib.import_module("torch.optim.optimizer"))  # which is no attribute of torch.optim
 #: Hooks of all optimizers, as far as this torch has them
-_GLOBAL_HOOKS = [_TORCHS.get(name) for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")]
+_GLOBAL_HOOKS = [_OPTIMIZERS.get(name) for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")]
 
 
 def step(optimizer: th.optim.Optimizer) -> None:

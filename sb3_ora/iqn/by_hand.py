@@ -52,11 +52,11 @@ class Layers:
         self.modules = [layer for part in parts for layer in part]
         self.activations = [getattr(layer, "activation", None) for layer in self.modules]
         self.parameters = [parameter for layer in self.modules for parameter in layer._parameters.values()]
-        inner = list(self.extractor.modules())
-        self.inner_modules = [module._modules for module in inner]
-        self.inner_parameters = [module._parameters for module in inner]
-        self.inner = [list(modules.values()) for modules in self.inner_modules]
-        watched = [net, *inner, *containers, *self.modules]
+        extractor_modules = list(self.extractor.modules())
+        self.extractor_parts = [module._modules for module in extractor_modules]
+        self.extractor_layout = [list(parts.values()) for parts in self.extractor_parts]
+        self.extractor_parameters = [module._parameters for module in extractor_modules]
+        watched = [net, *extractor_modules, *containers, *self.modules]
         self.attributes = [module.__dict__ for module in watched]
         self.hooks = [module[name] for module in self.attributes for name in _HOOKS]
         self.frequencies = net.frequencies
@@ -75,7 +75,7 @@ class Layers:
         return (
             net.prior_extractor is None
             and not net.independent_heads
-            and not any(self.inner_parameters)
+            and not any(self.extractor_parameters)
             and all(type(layer) is EnsembleLinear for layer in self.modules)
             and all(parameter is not None for parameter in self.parameters)
             and len(heads) == 2
@@ -91,9 +91,9 @@ class Layers:
         modules = [layer for part in _containers(net) for layer in part]
         if modules != self.modules or net._modules["features_extractor"] is not self.extractor:
             return False
-        if [list(inner.values()) for inner in self.inner_modules] != self.inner:
+        if [list(parts.values()) for parts in self.extractor_parts] != self.extractor_layout:
             return False
-        if net._buffers["frequencies"] is not self.frequencies or (self.known and any(self.inner_parameters)):
+        if net._buffers["frequencies"] is not self.frequencies or (self.known and any(self.extractor_parameters)):
             return False
         parameters = [parameter for layer in modules for parameter in layer._parameters.values()]
         if len(parameters) != len(self.parameters) or not all(map(is_, parameters, self.parameters)):

@@ -55,8 +55,8 @@ class _DigitKey:
 def _rows(observations: Observations, space: spaces.Space) -> np.ndarray:
     """Batch of observations of an array-valued space, flattened to (B, D)."""
     size = prod(space.shape or ())
-    batch = np.asarray(None if isinstance(observations, dict) else observations)
-    if batch.ndim == 0:
+    batch = np.asarray(observations)
+    if batch.ndim == 0:  # as of a dict
         raise ValueError(f"observations must be a batch from {space}, got {type(observations).__name__}")
     if batch.size != len(batch) * size:
         raise ValueError(f"observations must be a batch (B, *{space.shape}) from {space}, got shape {batch.shape}")

@@ -115,7 +115,7 @@ class RiskState(nn.Module):
         if self.scope != "global" and not (len(self.table) and n_known):
             return np.full(len(previous_actions), self.table.initial)
         states = self.state_keys(observations) if states is None else states
-        alphas = self.table.lookup(self.pair_keys(states, previous_actions))
+        alphas = self.table.lookup(self.pair_keys(states, previous_actions))  # where none is known, of no meaning
         return alphas if self.scope == "global" or n_known == len(known) else np.where(known, alphas, self.table.initial)
 
     def risk_values(self, values: np.ndarray, alphas: np.ndarray) -> np.ndarray:
